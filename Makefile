@@ -8,16 +8,18 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 # Without npm, the tests of the JavaScript SDKs are skipped with the reason.
-SDKS := $(if $(shell command -v npm),tests/js/node_modules)
+SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node_modules)
+# The bundle of the page of `reknit demo --screens`.
+PAGES := examples/screens/dist/both.js
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks frameworks chaos simulate heal bench mutants release wheels record resume clients kafka modules schemas docs site pictures deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal bench mutants release wheels record resume clients kafka modules schemas docs site pictures deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ARGS ?= --once
-demo: $(VENV)/.runtime ## run the whole pipeline here, embedded broker included (ARGS for `reknit demo`)
+demo: $(VENV)/.runtime $(if $(findstring --screens,$(ARGS)),$(PAGES)) ## run the whole pipeline here, embedded broker included (ARGS for `reknit demo`)
 	@$(BIN)/reknit demo $(ARGS)
 
 # One after the other, also under -j, and the first failure stops: the last line is pytest's.
@@ -42,14 +44,20 @@ unit: $(VENV)/.dev $(SDKS) ## tests that need no broker of their own, in paralle
 broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/broker
 
-sdks: tests/js/node_modules ## install the JavaScript SDKs that tests run (npm)
+sdks: tests/js/node_modules examples/screens/node_modules ## install the JavaScript packages that tests run (npm)
 
-tests/js/node_modules: tests/js/package.json
-	@npm install --prefix tests/js --no-package-lock --no-audit --no-fund --loglevel=error
+tests/js/node_modules examples/screens/node_modules: %/node_modules: %/package.json
+	@command -v npm >/dev/null || { echo "this needs Node.js 20 and npm" >&2; exit 1; }
+	@npm install --prefix $* --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
 frameworks: $(VENV)/.dev ## make the environments of the frameworks that tests run, each again when its requirements change
 	@$(BIN)/python tests/frameworks/environments.py $(ARGS)
+
+examples: $(PAGES) ## build the pages of examples/screens (npm)
+
+$(PAGES): examples/screens/node_modules $(wildcard examples/screens/src/*) js/screens.js
+	@npm run --silent --prefix examples/screens build
 
 chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, with an audit after each; writes build/chaos.md
 	@$(BIN)/python tests/chaos/run.py $(ARGS)
@@ -113,7 +121,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release .venv-frameworks deploy/kafka/lib tests/js/node_modules
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release .venv-frameworks deploy/kafka/lib tests/js/node_modules examples/screens/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:
