@@ -29,7 +29,7 @@ from reknit.pipeline.history.frameworks.base import (
     is_object,
     word,
 )
-from reknit.pipeline.history.pieces import GEMINI
+from reknit.pipeline.history.pieces import ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES, is_native
 from reknit.pipeline.history.readers.canonical import PART
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object, as_string
 from reknit.pipeline.history.readers.rawjson import starts_with
@@ -61,6 +61,8 @@ _MODEL_ROLES: Final[dict[str, Role]] = {
 # ``media`` is Google's: a file of any type.
 _MEDIA: Final = frozenset({"image", "file", "audio", "video", "text-plain", "media"})
 _CALLS: Final = frozenset({"tool_use", "tool_call", "function_call", "tool_call_chunk", "invalid_tool_call"})
+# The providers whose own blocks are in messages that name no provider.
+_RAW: Final = (ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES)
 _GEMINI_SIGNATURES: Final = "__gemini_function_call_thought_signatures__"
 _IGNORED: Final = (
     "type", "usage_metadata", "response_metadata", "chunk_position", "example", "name", "status", "index",
@@ -343,6 +345,8 @@ class _Message:
     def _native(self, fields: Fields) -> Placed:
         """A block of the provider's own, such as the call of a tool that the provider runs."""
         kind = kind_named(fields)
+        if self._issuer is None and not any(is_native(provider, kind) for provider in _RAW):
+            fields.notes.unknown.append((kind, fields.path))
         return parts.native(fields, kind, self._issuer, is_raw=True), fields.path
 
     def _call(self, fields: Fields, kind: str) -> list[Placed]:
