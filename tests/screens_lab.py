@@ -20,15 +20,17 @@ from reknit.pipeline.web import serving
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 from reknit.topics.headers import PRODUCER as PRODUCER_HEADER
 from reknit.topics.records import TurnAppended
+from reknit.topics.trace import trace_headers
 
 
 class WrittenTurns:
     """Takes the users' words as the producer of turns does, and keeps them in the topics of the lab."""
 
     def __init__(self, lab):
-        self.lab, self.all = lab, []
+        self.lab, self.all, self.traces = lab, [], []
 
-    async def append(self, session, message, *, record_id):
+    async def append(self, session, message, *, record_id, trace):
+        self.traces.append(trace_headers(trace))
         await asyncio.sleep(0)
         self.all.append((session, record_id, message))
         record = TurnAppended(message=json.dumps(message).encode(), id=record_id)
@@ -70,9 +72,9 @@ class Lab:
 
 
 @asynccontextmanager
-async def screens_of(path, *, gate=None, takes_input=False, with_details=False, **options):
-    """Yield the lab of a new server, and an HTTP client."""
-    topics, follower = Topics(), Still()
+async def screens_of(path, *, gate=None, takes_input=False, with_details=False, topics=None, port=0, **options):
+    """Yield the lab of a new server, and an HTTP client. ``topics`` of another lab have its sessions."""
+    topics, follower = topics or Topics(), Still()
     index = index_of(path / "index", topics)
     lab = Lab(topics, index, follower)
     records = Records(index.reader, InMemory(index.reader, topics))
@@ -82,7 +84,7 @@ async def screens_of(path, *, gate=None, takes_input=False, with_details=False, 
     gate = gate or Gate(Guard(), None, allow_writing=takes_input)
     screens = Screens(gate, lab.feeds, records, words, **{"answer_seconds": 10, **options})
     try:
-        async with serving(application(screens, follower), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+        async with serving(application(screens, follower), "127.0.0.1", port) as url, aiohttp.ClientSession() as http:
             lab.url = url.rstrip("/")
             yield lab, http
     finally:

@@ -44,11 +44,12 @@ from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import SOURCES, TARGETS, find_source, target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
-from reknit.pipeline.session.arguments import POLICY_OPTIONS
+from reknit.pipeline.session.arguments import POLICY_OPTIONS, tools_from
 from reknit.pipeline.session.scaled import Scale
 from reknit.pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from reknit.pipeline.streams.recovery.likely import LOOKED_AT_BYTES, likely_source
 from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 from reknit.topics.items import AgentUnrecognized
 
 if TYPE_CHECKING:
@@ -267,9 +268,17 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
     type=click.Path(exists=True, dir_okay=False),
     help="The run's transcript by gemini-cli or claude-cli. Items that it does not contain are withdrawn.",
 )
+@click.option(
+    "--tools",
+    type=click.Path(exists=True, dir_okay=False),
+    help="JSON of the tools that Reknit received, or of a document with them. The input of a call to one that "
+    "accepts no object is taken out of the member `_raw`.",
+)
 @QUIET
 @FILE
-def recover_command(source: str, model: str | None, transcript: str | None, quiet: bool, file: str) -> None:
+def recover_command(
+    source: str, model: str | None, transcript: str | None, tools: str | None, quiet: bool, file: str
+) -> None:
     """Turn raw provider events into items, one per line, as they arrive.
 
     Exits with 3 if an item was promoted, retracted or left incomplete, if text of the source was changed, or if the
@@ -286,6 +295,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, quie
             raise InputError("no_transcript", f"of {source} no transcript is read")
         recovery = Recovery(source)
         recovery.speak(OutputFilters(model=model))
+        recovery.unwrap(frozenset() if tools is None else _wrapped_tools(Path(tools)))
         for items in _recovered(recovery, file, transcript, begins):
             recovery.take_finished()
             recovery_fixes += recovery.take_fixes()
@@ -305,6 +315,18 @@ def recover_command(source: str, model: str | None, transcript: str | None, quie
             raise SystemExit(int(Exit.UNUSABLE))
         say(f"reknit: {unrecognised} events are not events of {source} and became agent/unrecognized{hint}")
     raise SystemExit(int(Exit.MENDED if mended or recovery_fixes or unrecognised else Exit.CLEAN))
+
+
+def _wrapped_tools(file: Path) -> frozenset[str]:
+    """The tools in a file that accept no object."""
+    try:
+        given = msgspec.json.decode(file.read_bytes())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError("not_json", f"the tools are not JSON: {error}", path="tools") from error
+    found = given.get("tools", []) if isinstance(given, dict) else given
+    if not isinstance(found, list):
+        raise InputError("wrong_type", "expected a list of tools, or a document with one", path="tools")
+    return wrapped_tools(tools_from(found))
 
 
 def _recovered(

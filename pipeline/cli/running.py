@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -93,20 +93,27 @@ def run(
     from reknit.pipeline.engine import Tuning, run_worker
     from reknit.pipeline.metrics import Metrics
     from reknit.pipeline.stages import WRITTEN, stages
+    from reknit.pipeline.tracing.calls import Tracing
+    from reknit.pipeline.tracing.opening import open_tracing
 
     configure_logs(config.log_level, config.log_format)
     bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}
     tuning = tuning or Tuning(**bounds)
-    return run_worker(
-        config,
-        factories or stages(session_defaults(config)),
-        Metrics(targets=config.session.targets, pipeline=config.prefix),
-        outputs=WRITTEN,
-        tuning=tuning,
-        objects=open_objects(config),
-        scope=structs.replace(scope or scope_of(config, ends), rate=rate),
-        on_progress=on_progress,
-    )
+    scope = structs.replace(scope or scope_of(config, ends), rate=rate)
+    # A replay would add its spans to the traces of the live work.
+    tracing = open_tracing(config.otel, config.inputs_prefix) if scope.ends is None else Tracing()
+    with closing(tracing):
+        return run_worker(
+            config,
+            factories or stages(session_defaults(config)),
+            Metrics(targets=config.session.targets, pipeline=config.prefix),
+            outputs=WRITTEN,
+            tuning=tuning,
+            objects=open_objects(config),
+            scope=scope,
+            on_progress=on_progress,
+            observer=tracing if tracing.is_on else None,
+        )
 
 
 def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) -> Scope:
@@ -164,6 +171,11 @@ def shadow_of(config: Config) -> Scope:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append a JSON line for each request to this file: its user, its page and its status.",
 )
+@click.option(
+    "--titles",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A JSON object of titles by session id. Lists and pages show them next to the id.",
+)
 def viewer_command(config: Config, **given: Any) -> None:  # noqa: ANN401  click's options
     """Show sessions, fixes and streams in a browser, from an index that follows the topics.
 
@@ -183,6 +195,7 @@ async def _until_stopped(
     token_file: Path | None,
     audit_log: Path | None,
     index_file: Path | None,
+    titles: Path | None,
     **options: Any,  # noqa: ANN401  the rest is the server's
 ) -> None:
     from reknit.pipeline.viewer.guard import Guard
@@ -194,12 +207,25 @@ async def _until_stopped(
             run_viewer(
                 config,
                 Guard(host, names, login, proxies, audit),
+                titles={} if titles is None else titles_in(titles),
                 host=host,
                 index_file=index_path(config, "viewer", index_file),
                 on_start=lambda url: _say_where(config, url, token_file, login),
                 **options,
             )
         )
+
+
+def titles_in(file: Path) -> dict[str, str]:
+    """Return the titles of sessions in a file.
+
+    Raises:
+        InputError: ``bad_titles``, it is not a JSON object of texts.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError("bad_titles", f"{file} is not a JSON object of titles by session id: {error}") from error
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -88,11 +88,13 @@ def send_command(
     from reknit.pipeline.client import Events
     from reknit.pipeline.client.consumers import Requests
     from reknit.pipeline.client.sender import Sender
+    from reknit.pipeline.tracing.opening import open_tracing
 
     configure_logs(config.log_level, config.log_format)
 
     async def run() -> None:
         async with (
+            aclosing(open_tracing(config.otel)) as tracing,
             _route(url, program, _headers(headers, secrets)) as route,
             Events(config, source or target) as events,
             Requests(config, group=group) as requests,
@@ -107,6 +109,7 @@ def send_command(
                 attempts=attempts,
                 longest_wait=longest_wait,
                 at_once=concurrency,
+                tracing=tracing,
             )
             if not await unless_stopped(sending.run()):
                 say("stopped")

@@ -203,7 +203,7 @@ async def _asked(
     feed.connections.add(connection)
     try:
         if message is not None and screens.words is not None:
-            await screens.words.write(feed.session, message.id, turn_in(message))
+            await screens.words.write(feed.session, message.id, turn_in(message), trace=request.headers)
         return await send(request, connection, plan, b"", _end_of(screens.gate, grant))
     finally:
         feed.connections.discard(connection)

@@ -6,6 +6,8 @@ import asyncio
 from collections import OrderedDict
 from typing import Any, Final, Protocol
 
+from reknit.pipeline.client import Trace
+
 # Messages that are remembered. The index has a message within seconds.
 _MOST: Final = 10_000
 
@@ -13,7 +15,7 @@ _MOST: Final = 10_000
 class Appends(Protocol):
     """Appends turns, as ``reknit.client.Turns`` does."""
 
-    async def append(self, session: str, message: dict[str, Any], *, record_id: str) -> object:
+    async def append(self, session: str, message: dict[str, Any], *, record_id: str, trace: Trace | None) -> object:
         """Append a message; return once the brokers have it."""
 
 
@@ -28,8 +30,12 @@ class Words:
         self._turns = turns
         self._written: OrderedDict[tuple[str, str], asyncio.Task[object]] = OrderedDict()
 
-    async def write(self, session: str, message_id: str, message: dict[str, Any]) -> None:
+    async def write(
+        self, session: str, message_id: str, message: dict[str, Any], *, trace: Trace | None = None
+    ) -> None:
         """Write a message; return once the brokers have it. A client that disconnects does not stop this.
+
+        ``trace`` is the headers of its request.
 
         Raises:
             BrokerError: as ``reknit.client.Turns.append``. The same message can be written again.
@@ -37,14 +43,14 @@ class Words:
         key = session, message_id
         task = self._written.get(key)
         if task is None or _has_failed(task):
-            task = asyncio.create_task(self._append(session, message_id, message))
+            task = asyncio.create_task(self._append(session, message_id, message, trace))
             self._written[key] = task
             while len(self._written) > _MOST:
                 self._written.popitem(last=False)
         await asyncio.shield(task)
 
-    async def _append(self, session: str, message_id: str, message: dict[str, Any]) -> object:
-        return await self._turns.append(session, message, record_id=message_id)
+    async def _append(self, session: str, message_id: str, message: dict[str, Any], trace: Trace | None) -> object:
+        return await self._turns.append(session, message, record_id=message_id, trace=trace)
 
 
 def _has_failed(task: asyncio.Task[object]) -> bool:

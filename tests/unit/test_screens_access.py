@@ -414,6 +414,17 @@ async def test_a_message_without_an_answer_ends_with_an_error(tmp_path):
 
 
 @pytest.mark.asyncio
+async def test_a_message_has_the_trace_of_its_request(tmp_path):
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with screens_of(tmp_path, takes_input=True, answer_seconds=0) as (lab, http):
+        for number, traced in enumerate(({"traceparent": parent, "tracestate": "a=1"}, {"traceparent": "00-1"})):
+            body = ag_ui_body({**HI, "id": f"m{number}"})
+            async with http.post(f"{lab.url}/sessions/s/events", json=body, headers=traced) as answer:
+                await answer.read()
+    assert lab.turns.traces == [(("traceparent", parent.encode()), ("tracestate", b"a=1")), ()]
+
+
+@pytest.mark.asyncio
 async def test_a_server_without_input_writes_nothing(tmp_path):
     async with screens_of(tmp_path) as (lab, http):
         lab.publish(*ANSWER)

@@ -17,7 +17,7 @@ class Slow:
     def __init__(self, failures=0):
         self.go_on, self.all, self._failures = asyncio.Event(), [], failures
 
-    async def append(self, session, message, *, record_id):
+    async def append(self, session, message, *, record_id, trace):
         await self.go_on.wait()
         if self._failures:
             self._failures -= 1

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from build import call, said, user
 from msgspec import structs
 from published_records import OPENED, answers, appended
-from viewer_lab import Topics, contents, index_of
+from viewer_lab import Topics, contents, demo_inputs, filled, index_of
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.viewer.index import Index, IndexFileError, Reader, reading, search, sessions, timeline
@@ -185,6 +185,25 @@ def test_an_unusable_file_is_reported_with_the_next_step(tmp_path, damage, code)
     with pytest.raises(IndexFileError, match="--rebuild") as raised:
         Index.open(path, cluster="c", prefix="")
     assert raised.value.code == code
+
+
+def test_an_index_of_version_1_gets_its_new_columns(tmp_path):
+    topics = filled(demo_inputs())
+    index = index_of(tmp_path / "index", topics)
+    expected, sums = contents(index), index.reader.rows("SELECT * FROM sums")
+    index.close()
+    with sqlite3.connect(tmp_path / "index") as connection:
+        connection.executescript(
+            "DROP TRIGGER sums_insert; DROP TRIGGER sums_update; DROP TRIGGER sums_delete; DROP TABLE sums; "
+            "ALTER TABLE sessions DROP COLUMN added; "
+            "DELETE FROM facets WHERE kind = 'severity' AND value IN ('lost', 'added'); PRAGMA user_version = 1;"
+        )
+    connection.close()
+    index = Index.open(tmp_path / "index", cluster="c", prefix="")
+    assert contents(index) == expected
+    assert index.reader.rows("SELECT * FROM sums") == sums
+    assert sum(row["added"] for row in expected["sessions"]) > 0
+    index.close()
 
 
 def test_a_rebuilt_index_is_equal(tmp_path, index, topics):
