@@ -70,7 +70,7 @@ unknown: Strategy = st.sampled_from(
     [
         {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
         {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
-        {"type": "hologram", "depth": 3},
+        {"type": "hologram_image", "depth": 3},
     ]
 )
 calls: Strategy = st.builds(

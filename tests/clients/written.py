@@ -141,7 +141,7 @@ def _said(turns: tuple[Turn, ...]) -> Iterator[Any]:
     """Yield what blocks say: a text in a result is a list of one, and no member of a cache or an item counts."""
     for turn in turns:
         for block in turn.blocks:
-            members = json.loads(block.raw) if isinstance(block, Unknown) else _members(block)
+            members = json.loads(bytes(block.raw)) if isinstance(block, Unknown) else _members(block)
             content = members.get("content")
             if isinstance(content, str):
                 members["content"] = [{"type": "text", "text": content}]

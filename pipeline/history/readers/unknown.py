@@ -55,7 +55,7 @@ _KEYS: Final = frozenset(
     {"text", "thought", "thoughtSignature", "thought_signature", "toolUse", "toolResult", SETTINGS}
 )
 _PROVIDERS: Final = frozenset(each.provider for each in NATIVE_TYPES)
-# So many blocks of unknown types are more than what a provider has added, where they are more than that share.
+# The fewest blocks of unknown types that are refused at that share: a provider may have added a type.
 _MANY: Final = 3
 _HALF: Final = 0.5
 _NEAREST: Final = 2

@@ -116,5 +116,5 @@ WRITER: Final = Writer(
     holds=HOLDS,
     write=_write,
     lines=True,
-    tried=VERSION,
+    tried="0.98.0, 0.171.0",
 )
