@@ -8,16 +8,18 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 # Without npm, the tests of the JavaScript SDKs are skipped with the reason.
-SDKS := $(if $(shell command -v npm),tests/js/node_modules)
+SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node_modules)
+# The bundle of the page of `reknit demo --screens`.
+PAGES := examples/screens/dist/both.js
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks chaos simulate heal bench mutants release record resume kafka modules schemas docs site deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal bench mutants release wheels record resume clients kafka modules schemas docs site pictures deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ARGS ?= --once
-demo: $(VENV)/.runtime ## run the whole pipeline here, embedded broker included (ARGS for `reknit demo`)
+demo: $(VENV)/.runtime $(if $(findstring --screens,$(ARGS)),$(PAGES)) ## run the whole pipeline here, embedded broker included (ARGS for `reknit demo`)
 	@$(BIN)/reknit demo $(ARGS)
 
 # One after the other, also under -j, and the first failure stops: the last line is pytest's.
@@ -42,11 +44,20 @@ unit: $(VENV)/.dev $(SDKS) ## tests that need no broker of their own, in paralle
 broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/broker
 
-sdks: tests/js/node_modules ## install the JavaScript SDKs that tests run (npm)
+sdks: tests/js/node_modules examples/screens/node_modules ## install the JavaScript packages that tests run (npm)
 
-tests/js/node_modules: tests/js/package.json
-	@npm install --prefix tests/js --no-package-lock --no-audit --no-fund --loglevel=error
+tests/js/node_modules examples/screens/node_modules: %/node_modules: %/package.json
+	@command -v npm >/dev/null || { echo "this needs Node.js 20 and npm" >&2; exit 1; }
+	@npm install --prefix $* --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
+
+frameworks: $(VENV)/.dev ## make the environments of the frameworks that tests run, each again when its requirements change
+	@$(BIN)/python tests/frameworks/environments.py $(ARGS)
+
+examples: $(PAGES) ## build the pages of examples/screens (npm)
+
+$(PAGES): examples/screens/node_modules $(wildcard examples/screens/src/*) js/screens.js
+	@npm run --silent --prefix examples/screens build
 
 chaos: $(VENV)/.dev ## let three brokers and two workers undergo every fault, with an audit after each; writes build/chaos.md
 	@$(BIN)/python tests/chaos/run.py $(ARGS)
@@ -69,11 +80,17 @@ release: ## build the archives of a release twice, compare and check them; write
 	@$(MAKE) --no-print-directory VENV=$(VENV)-release $(VENV)-release/.release
 	@$(VENV)-release/bin/python deploy/release.py $(ARGS)
 
+wheels: $(VENV)/.python ## print for which Pythons and platforms every extra has wheels (ARGS="--python 3.14")
+	@$(BIN)/python deploy/wheels.py $(ARGS)
+
 record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
 	@$(BIN)/python tests/record/agents.py $(ARGS)
 
 resume: $(VENV)/.dev ## resume damaged sessions with the real Claude Code, Codex and Gemini CLI (npm), before and after `reknit repair`
 	@$(BIN)/python tests/clients/resume.py $(ARGS)
+
+clients: $(VENV)/.dev ## let the real Claude Code and Codex (npm) resume session files that Reknit wrote
+	@$(BIN)/python tests/clients/written.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)
@@ -92,6 +109,9 @@ site: $(VENV)/.dev ## build the site of the docs into build/site, with every lin
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict $(ARGS)
 	@echo "build/site/index.html"
 
+pictures: $(VENV)/.dev ## take the pictures in docs/pictures, and each page of the viewer at three widths in build/walk (Chromium)
+	@REQUIRE_BROWSER=1 REKNIT_PICTURES=docs/pictures REKNIT_WALK=build/walk $(PYTEST) -q tests/unit/test_viewer_walk.py
+
 deploy: $(VENV)/.dev ## write the dashboards and the generated Kubernetes manifests
 	@$(BIN)/python -W ignore deploy/grafana/dashboards.py
 	@$(BIN)/python deploy/kubernetes/resources.py
@@ -101,7 +121,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release deploy/kafka/lib tests/js/node_modules
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release .venv-frameworks deploy/kafka/lib tests/js/node_modules examples/screens/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:

@@ -166,7 +166,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port of these; 0 takes a free one, which is shown at the start.")
     ] = 9464
-    state_dir: Annotated[str, Meta(min_length=1, description="For what one worker writes locally.")] = ".reknit"
+    state_dir: Annotated[str, Meta(min_length=1, description="For what one process writes locally.")] = ".reknit"
 
     batch_records: Annotated[
         int, Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one.")

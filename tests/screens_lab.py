@@ -12,8 +12,10 @@ from reknit.pipeline.screen_server.formats import PRODUCER
 from reknit.pipeline.screen_server.gate import Gate
 from reknit.pipeline.screen_server.handlers import Screens
 from reknit.pipeline.screen_server.records import Records
-from reknit.pipeline.screen_server.server import application
+from reknit.pipeline.screen_server.server import application, run_screens
+from reknit.pipeline.screen_server.words import Words
 from reknit.pipeline.viewer.guard import Guard
+from reknit.pipeline.viewer.index.records import entry_of
 from reknit.pipeline.web import serving
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 from reknit.topics.headers import PRODUCER as PRODUCER_HEADER
@@ -41,12 +43,26 @@ class Lab:
 
     def __init__(self, topics, index, follower):
         self.topics, self._index, self._follower = topics, index, follower
+        self._passed = {}  # how many records of each log
         self.url = ""
         self.feeds = None
 
     def put(self, topic, session, value, headers=()):
         self.topics.put(topic, session, value, headers)
-        new = self._index.write(self.topics.entries(), self.topics.positions())
+        self._pass_on()
+
+    def publish_batch(self, items):
+        """Write ``(session, item)`` as one batch of the consumer."""
+        for session, item in items:
+            self.topics.put(SESSION_ITEMS, session, item, (("run", b"r1"),))
+        self._pass_on()
+
+    def _pass_on(self):
+        found = []
+        for place, log in self.topics.logs.items():
+            found += [entry_of(place[0], record) for record in log[self._passed.get(place, 0) :]]
+            self._passed[place] = len(log)
+        new = self._index.write(found, self.topics.positions())
         for subscriber in tuple(self._follower.subscribers):
             subscriber(new)
 
@@ -56,23 +72,40 @@ class Lab:
 
 
 @asynccontextmanager
-async def screens_of(path, *, gate=None, takes_input=False, with_details=False, **options):
-    """Yield the lab of a new server, and an HTTP client."""
-    topics, follower = Topics(), Still()
+async def screens_of(path, *, gate=None, takes_input=False, with_details=False, topics=None, port=0, **options):
+    """Yield the lab of a new server, and an HTTP client. ``topics`` of another lab have its sessions."""
+    topics, follower = topics or Topics(), Still()
     index = index_of(path / "index", topics)
     lab = Lab(topics, index, follower)
     records = Records(index.reader, InMemory(index.reader, topics))
     lab.feeds = Feeds(records.all, with_details=with_details)
     lab.turns = WrittenTurns(lab)
-    turns = lab.turns if takes_input else None
+    words = Words(lab.turns) if takes_input else None
     gate = gate or Gate(Guard(), None, allow_writing=takes_input)
-    screens = Screens(gate, lab.feeds, records, turns, **{"answer_seconds": 10, **options})
+    screens = Screens(gate, lab.feeds, records, words, **{"answer_seconds": 10, **options})
     try:
-        async with serving(application(screens, follower), "127.0.0.1", 0) as url, aiohttp.ClientSession() as http:
+        async with serving(application(screens, follower), "127.0.0.1", port) as url, aiohttp.ClientSession() as http:
             lab.url = url.rstrip("/")
             yield lab, http
     finally:
         index.close()
+
+
+@asynccontextmanager
+async def running(config, gate, path, **options):
+    """Run a server of a cluster; the value is its URL."""
+    url = asyncio.get_running_loop().create_future()
+    options = {"index_file": path / "screens.sqlite", "takes_input": True, "on_start": url.set_result, **options}
+    task = asyncio.create_task(run_screens(config, gate, **options))
+    try:
+        await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()  # it could not start
+        yield (await url).rstrip("/")
+    finally:
+        if not task.cancelling():  # a second one would break off its end
+            task.cancel()
+        await asyncio.wait([task])
 
 
 class Stream:

@@ -43,21 +43,21 @@ def ingest_group() -> None:
 @ingest_group.command("events")
 @with_config
 @SESSION
-@click.option("--source", default="claude-cli", show_default=True, help=f"Whose events they are: {SOURCE_NAMES}.")
-@click.option("--run", default=None, help="The run's id; a random one where it is not given.")
+@click.option("--source", default="claude-cli", show_default=True, help=f"The source of the events: {SOURCE_NAMES}.")
+@click.option("--run", default=None, help="The run's id. Default: a random one.")
 @click.option(
     "--framing",
     type=click.Choice(["events", "bytes"]),
     default="events",
     show_default=True,
-    help="A record a line, or the bytes as they come, as from a socket.",
+    help="One record per line, or the bytes in pieces as they are read.",
 )
 @click.option(
     "--transcript",
     default=None,
     type=click.Path(dir_okay=False),
-    help="Where the program keeps its own transcript of the run: it is sent when the input has ended, and turns are "
-    "recorded as it has them.",
+    help="The program's own transcript of the run. It is sent after the end of the input, and turns are recorded from "
+    "it.",
 )
 @FILE
 def ingest_events(
@@ -169,10 +169,12 @@ async def _send_turns(config: Config, session: str, file: str, *, mirror: bool) 
 
 @ingest_group.command("requests")
 @with_config
-@click.option("--target", default="", help=f"Whose requests they are, where no URL says it: {TARGET_NAMES}.")
-@click.option("--session-from", default="", metavar="PLACE", help="Where a line names the session: a.dotted.name.")
-@click.option("--producer", default="", help="The program that sent them, as name/version.")
-@click.option("--producer-from", default="", metavar="PLACE", help="Where a line names that program.")
+@click.option("--target", default="", help=f"The target of requests without a known URL: {TARGET_NAMES}.")
+@click.option(
+    "--session-from", default="", metavar="PLACE", help="The member of a line that names the session: a.dotted.name."
+)
+@click.option("--producer", default="", help="The program that sent the requests, as name/version.")
+@click.option("--producer-from", default="", metavar="PLACE", help="The member of a line that names that program.")
 @FILE
 def ingest_requests(
     config: Config, target: str, session_from: str, producer: str, producer_from: str, file: str

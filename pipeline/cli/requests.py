@@ -87,7 +87,9 @@ def read_line(line: bytes, places: Places) -> Logged:
     url = urlsplit(str(_first(logged, _URL) or ""))
     target, model = _whose(url.path, url.netloc or str(_first(logged, _HOST) or ""), body)
     if not (places.target or target):
-        raise InputError("provider_unknown", f"nobody's known endpoint: {url.path or 'no url'}; name it with --target")
+        raise InputError(
+            "provider_unknown", f"no provider has the endpoint {url.path or 'without a path'}: give --target"
+        )
     return Logged(
         target=places.target or target,
         body=body,

@@ -28,14 +28,21 @@ from reknit.pipeline.settings import Config
 )
 @click.option("--listen", metavar="HOST:PORT", help="The address  [default: 127.0.0.1:8787]")
 @click.option("--to", "url", metavar="URL", help="The only upstream: the base URL of a provider's API.")
-@click.option("--target", default="", help="With --to: whose rules judge the requests; without it, known by the path.")
+@click.option(
+    "--target", default="", help="With --to: the target that judges the requests. Default: from the request's path."
+)
 @click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with the key that clients send in x-reknit-key.",
 )
-@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Serve HTTPS with it.")
-@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its private key.")
+@click.option(
+    "--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The certificate for HTTPS."
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The certificate's private key."
+)
+@setting_option("state_dir", type=click.Path(file_okay=False))
 @setting_option("metrics_port", type=int)
 def serve_command(
     config_file: str | None,
@@ -96,6 +103,7 @@ async def _until_stopped(
         tls=tls_of(tls_cert, tls_key),
         metrics_port=config.metrics_port,
         drain_seconds=config.serve.drain_seconds,
+        state_dir=Path(config.state_dir),
     )
     async with aclosing(open_tracing(config.otel)) as tracing:
         await unless_stopped(

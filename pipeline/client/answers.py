@@ -15,7 +15,19 @@ from typing import Final
 from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.streams.events import Event, Failed, MessageDelta, MessageStarted, UsageKnown, WholeMessage
+from reknit.pipeline.losses import CODE
+from reknit.pipeline.streams.events import (
+    BlockStarted,
+    Event,
+    Failed,
+    MessageDelta,
+    MessageStarted,
+    Notice,
+    Retried,
+    Rewritten,
+    UsageKnown,
+    WholeMessage,
+)
 from reknit.pipeline.streams.framing import MOST_TAIL, Tail, is_object
 from reknit.pipeline.streams.source import Source
 from reknit.topics.headers import Framing
@@ -43,6 +55,8 @@ _REFUSALS: Final = frozenset(
         *("PERMISSION_DENIED", "400", "403", "404", "413", "422"),
     }
 )
+# Events that announce an answer, or say something about it.
+_WITHOUT_CONTENT: Final = (MessageStarted, BlockStarted, UsageKnown, Notice, Retried, Rewritten, Failed)
 # Codes go into logs; a server can send any text as one.
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -75,6 +89,8 @@ class AnswerReader:
         facts: its id, model, stop reason and tokens.
         is_whole: the final event has come.
         failure: the last error in the stream.
+        has_content: output of the model has come.
+        losses: the number of blocks of the request that the provider left out, as its answer reports.
 
     Args:
         source: the source of the events.
@@ -94,6 +110,8 @@ class AnswerReader:
         self.facts = AnswerFacts()
         self.is_whole = False
         self.failure: StreamFailure | None = None
+        self.has_content = False
+        self.losses = 0
 
     def take(self, data: bytes, *, is_document: bool = False) -> bytes:
         """Take the next piece and return the bytes to publish now.
@@ -154,8 +172,11 @@ class AnswerReader:
 
     def _note(self, events: list[Event]) -> None:
         for event in events:
+            self.has_content = self.has_content or not isinstance(event, _WITHOUT_CONTENT)
             self._note_facts(event)
-            if isinstance(event, Failed):
+            if isinstance(event, Rewritten):
+                self.losses += event.code == CODE
+            elif isinstance(event, Failed):
                 code = event.code if _CODE.fullmatch(event.code) else ""
                 self.failure = StreamFailure(code, event.code in _MAY_PASS)
             elif isinstance(event, MessageStarted):

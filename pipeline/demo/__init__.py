@@ -1,7 +1,8 @@
 """``reknit demo``: the whole pipeline on recorded sessions, and a report on each of them.
 
 ``recordings`` holds the fleet and reports on each session, ``actors`` are the clients and the child processes, ``run``
-starts a broker and connects everything, ``show`` is the output for a person. No module outside this package imports it,
+starts a broker and connects everything, ``two_clients`` serves the page of ``--screens``, ``show`` is the output for a
+person. No module outside this package imports it,
 except for the table of commands, and the viewer, whose playground has the fleet's histories as examples.
 """
 
@@ -22,7 +23,10 @@ from reknit.pipeline.errors import ReknitError
     help="Use this broker, exactly once, instead of starting the embedded one.",
 )
 @click.option("--viewer", is_flag=True, help="Show the sessions in a browser as well.")
-@click.option("--open", "open_browser", is_flag=True, help="With --viewer: open a browser on it.")
+@click.option(
+    "--screens", is_flag=True, help="Show two UI clients in a browser whose stream breaks off; needs Node.js, once."
+)
+@click.option("--open", "open_browser", is_flag=True, help="With --viewer or --screens: open a browser on it.")
 @click.option("--verbose", is_flag=True, help="A report on each session, and figures of the worker.")
 @click.option("--prefix", default="demo.", show_default=True, help="Stands before the demo's topics and its group.")
 def demo_command(
@@ -31,6 +35,7 @@ def demo_command(
     as_json: bool,
     bootstrap_servers: str | None,
     viewer: bool,
+    screens: bool,
     open_browser: bool,
     verbose: bool,
     prefix: str,
@@ -45,8 +50,10 @@ def demo_command(
     """
     if once and viewer:
         raise click.UsageError("--once ends before anybody has looked: leave it out, and Ctrl-C ends the viewer.")
-    if open_browser and not viewer:
-        raise click.UsageError("--open opens the viewer, which only --viewer starts.")
+    if once and screens:
+        raise click.UsageError("--once ends before a browser could be opened: leave it out.")
+    if open_browser and not (viewer or screens):
+        raise click.UsageError("--open opens the pages that --viewer and --screens start.")
     # Imported here: brokers and clients cost a second, and `reknit demo --help` should not.
     from reknit.pipeline.demo.actors import ChildError
     from reknit.pipeline.demo.run import Options, run
@@ -57,6 +64,7 @@ def demo_command(
         once=once,
         as_json=as_json,
         viewer=viewer,
+        screens=screens,
         open_browser=open_browser,
         verbose=verbose,
     )

@@ -1,8 +1,8 @@
 """The actors of the demo: two clients on the broker, and two child processes, which end when the demo does.
 
 One client sends the recordings, sessions in parallel, at a pace that can be watched, and waits where each session's own
-client would. The other reads the pipeline's outputs, and detects when no work is left. The children are the worker and
-the viewer.
+client would. The other reads the pipeline's outputs, and detects when no work is left. The children are the worker,
+the viewer and the server of screens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct
 
 from reknit.pipeline.cli.running import DEFAULT_PORT
-from reknit.pipeline.demo.recordings import Input, Recording, Wait, inputs
+from reknit.pipeline.demo.recordings import Input, Recording, Wait, fleet, inputs
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.kafka import connection, opener
 from reknit.pipeline.kafka.reading import isolation_of
@@ -176,9 +176,10 @@ async def watching(config: Config) -> AsyncIterator[Watch]:
         await consumer.stop()
 
 
-# The worker and the viewer.
+# The worker, the viewer and the server of screens.
 
 _STOP_SECONDS = 30.0
+_START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOG_TAIL = 2000
@@ -308,7 +309,52 @@ class Viewer(_Child):
         config = self._config
         where = ["--bootstrap-servers", config.bootstrap_servers, "--prefix", config.prefix]
         more = {"REKNIT_DELIVERY": config.delivery, "REKNIT_STATE_DIR": config.state_dir}
-        self._start(*where, "--port", str(self._port), "--allow-retry", **more)
+        titles = Path(config.state_dir) / "titles.json"
+        titles.write_bytes(msgspec.json.encode({one.session: one.title for one in fleet()}))
+        self._start(*where, "--port", str(self._port), "--allow-retry", "--titles", str(titles), **more)
+
+
+class ScreensServer(_Child):
+    """``reknit screens``; pages of one site may ask."""
+
+    name, health = "screens", "/healthz"
+
+    def __init__(self, config: Config, log: Path) -> None:
+        self._config, self.port = config, free_port()
+        self._origin = ""
+        super().__init__("127.0.0.1", self.port, log)
+
+    async def start(self, origin: str) -> None:
+        """Start it for the pages of a site, and wait until it answers.
+
+        Raises:
+            ChildError: it has ended, or does not answer in time.
+        """
+        self._origin = origin
+        await self.restart()
+
+    async def restart(self) -> None:
+        """End it where it runs, start it, and wait until it answers.
+
+        Raises:
+            ChildError: it has ended, or does not answer in time.
+        """
+        await asyncio.to_thread(self.stop)
+        config = self._config
+        where = ["--bootstrap-servers", config.bootstrap_servers, "--prefix", config.prefix]
+        more = {"REKNIT_DELIVERY": config.delivery, "REKNIT_STATE_DIR": config.state_dir}
+        self._start(*where, "--port", str(self.port), "--allow-origin", self._origin, **more)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self.ready(self._check)
+        except TimeoutError as error:
+            raise ChildError(
+                "screens_slow", f"reknit screens does not answer; its last words:\n{self.tail()}"
+            ) from error
+
+    def _check(self) -> None:
+        if not self.running:
+            raise ChildError("screens_ended", f"screens has ended; its last words:\n{self.tail()}")
 
 
 class ChildError(ReknitError):

@@ -8,8 +8,8 @@ import tempfile
 import time
 import webbrowser
 from collections import Counter
-from collections.abc import Coroutine, Iterable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,10 +22,21 @@ from reknit.pipeline.cli import write_json
 from reknit.pipeline.cli.broker import unless_stopped
 from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.config import load_config
-from reknit.pipeline.demo.actors import ChildError, Viewer, Watch, Worker, count_records, feed, free_port, watching
+from reknit.pipeline.demo.actors import (
+    ChildError,
+    ScreensServer,
+    Viewer,
+    Watch,
+    Worker,
+    count_records,
+    feed,
+    free_port,
+    watching,
+)
 from reknit.pipeline.demo.example import SESSION, example
 from reknit.pipeline.demo.recordings import Gathered, fleet
 from reknit.pipeline.demo.show import Progress, counted, how_to_go_on, measured, score, stories, summary
+from reknit.pipeline.demo.two_clients import RECORDING, check_pages, two_clients
 from reknit.pipeline.engine.embedded import EmbeddedBroker
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka import explained
@@ -46,7 +57,8 @@ _COUNTED = {PROVIDER_REQUESTS: "requests", HISTORY_FIXES: "fixes", SESSION_ITEMS
 class Options(Struct, frozen=True, kw_only=True):
     """``bootstrap_servers`` None: start one. ``once``: end by itself. ``as_json``: reports to stdout.
 
-    ``viewer``: show it in a browser as well; ``open_browser``: and open one. ``verbose``: a report on each session.
+    ``viewer``: show it in a browser as well; ``screens``: serve a page with two UI clients; ``open_browser``: open a
+    browser on both. ``verbose``: a report on each session.
     """
 
     bootstrap_servers: str | None = None
@@ -54,6 +66,7 @@ class Options(Struct, frozen=True, kw_only=True):
     once: bool = False
     as_json: bool = False
     viewer: bool = False
+    screens: bool = False
     open_browser: bool = False
     verbose: bool = False
 
@@ -64,8 +77,10 @@ def run(options: Options) -> int:
     Raises:
         EmbeddedBrokerError: the embedded broker is not installed, or does not start.
         ChildError: the worker did not start, or did not get through the fleet in time.
-        ReknitError: the given broker cannot be used.
+        ReknitError: the given broker cannot be used, or the page with two clients is not built.
     """
+    if options.screens:
+        check_pages()
     # A client's problems with a broker are reported here, in one sentence.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     demo = Demo(options)
@@ -110,10 +125,30 @@ class Demo:
             self._report_sessions(worker)
             self._result(self._where_to_look(viewer))
             if not self._options.once:
-                self._progress.show_lines(how_to_go_on(config, worker.url, "" if viewer is None else viewer.url))
-                # Read on, so that the changing line counts what is fed by hand; only a signal or a failure ends it.
-                extra = [] if viewer is None else [viewer.ended()]
-                await alongside(worker.ended(), watch.read(self._gather_record, asyncio.Event()), *extra, seconds=None)
+                async with self._screens(config) as (page, plays):
+                    urls = "" if viewer is None else viewer.url, page
+                    self._progress.show_lines(how_to_go_on(config, worker.url, *urls))
+                    # Read on, so that the changing line counts what is fed by hand; only a signal or a failure ends it.
+                    extra = [*plays, *([] if viewer is None else [viewer.ended()])]
+                    reading = watch.read(self._gather_record, asyncio.Event())
+                    await alongside(worker.ended(), reading, *extra, seconds=None)
+
+    @asynccontextmanager
+    async def _screens(self, config: Config) -> AsyncIterator[tuple[str, list[Coroutine[Any, Any, None]]]]:
+        """Serve the page with two clients, if it is wanted; the values are its URL, and what runs for it."""
+        if not self._options.screens:
+            yield "", []
+            return
+        server = ScreensServer(config, Path(config.state_dir) / "screens.log")
+        recording = next(each for each in self._recordings if each.session == RECORDING)
+        try:
+            async with two_clients(config, recording, server) as (url, clients):
+                self._progress.finish_stage("screens", url)
+                if self._options.open_browser:
+                    await asyncio.to_thread(webbrowser.open, url)
+                yield url, [clients.run()]
+        finally:
+            server.stop()
 
     def _configured(self, started: ExitStack) -> Config:
         """Start a broker where none is given, and say how to reach it."""

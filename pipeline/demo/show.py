@@ -170,8 +170,11 @@ def stories(reports: Sequence[SessionReport]) -> list[str]:
     ]
 
 
-def how_to_go_on(config: Config, url: str, viewer: str = "") -> list[str]:
-    """Return the commands for a second terminal while the pipeline keeps running; ``viewer`` is its URL."""
+def how_to_go_on(config: Config, url: str, viewer: str = "", page: str = "") -> list[str]:
+    """Return the commands for a second terminal while the pipeline keeps running.
+
+    ``viewer`` and ``page`` are the URLs of the viewer and of the page with two UI clients.
+    """
     where = f"REKNIT_BOOTSTRAP_SERVERS={config.bootstrap_servers} REKNIT_PREFIX={config.prefix}"
     reknit = _typed()
     commands = (
@@ -183,8 +186,11 @@ def how_to_go_on(config: Config, url: str, viewer: str = "") -> list[str]:
         f"curl {url}/metrics",
     )
     look = [*heading("Sessions, fixes and streams in a browser:"), "", f"    {viewer}/"] if viewer else []
+    title = "Two UI clients on a session whose stream and server break off; each visit begins a new one:"
+    screens = [*heading(title), "", f"    {page}"] if page else []
     return [
         *look,
+        *screens,
         *heading("The pipeline stays up. In another terminal:"),
         "",
         *(f"    {line}" for line in commands),

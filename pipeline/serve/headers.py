@@ -60,6 +60,11 @@ def to_upstream(
     return headers
 
 
+def with_changed_body(headers: MultiMapping[str]) -> CIMultiDict[str]:
+    """Return the headers of a forwarded request for another body, which is not compressed."""
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _OF_BODY)
+
+
 def in_trace(given: MultiMapping[str], trace: Mapping[str, str]) -> CIMultiDict[str]:
     """Return the headers of a client with the trace of the call that the gateway makes for it."""
     headers = CIMultiDict((name, value) for name, value in given.items() if name.lower() not in CARRIED)

@@ -11,7 +11,6 @@ from typing import Final
 from reknit.pipeline.client.answers import AnswerFacts, AnswerReader
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.registry import SOURCES
-from reknit.pipeline.serve.repair import decoded
 
 _STREAM_TYPES: Final = ("text/event-stream", "application/vnd.amazon.eventstream")
 # Bytes of the beginning and of the end that an error event is made from.
@@ -20,13 +19,15 @@ _LAST_BYTES: Final = 64 * 1024
 # The target whose streams are frames of application/vnd.amazon.eventstream; all others are server-sent events.
 _IN_FRAMES: Final = "bedrock-converse"
 _LENGTH_BYTES: Final = 4
-# Bytes of an answer that is read for its facts. It is one document, and seldom has more than the longest output.
-_DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 def is_stream(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() in _STREAM_TYPES
+
+
+def is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 class StreamWatch:
@@ -49,7 +50,7 @@ class StreamWatch:
         self._length = b""
 
     def take(self, data: bytes) -> None:
-        """Note the next bytes, which were forwarded already."""
+        """Note the next bytes of the answer."""
         if len(self.first) < _FIRST_BYTES:
             self.first += data[: _FIRST_BYTES - len(self.first)]
         self.last = (self.last + data)[-_LAST_BYTES:] if len(data) < _LAST_BYTES else data[-_LAST_BYTES:]
@@ -70,6 +71,22 @@ class StreamWatch:
             return True
         self._reader.finish()
         return self._reader.is_whole or self._reader.failure is not None
+
+    @property
+    def has_content(self) -> bool:
+        """True if output of the model has come, or may have come."""
+        return self._reader is None or self._reader.has_content
+
+    @property
+    def losses(self) -> int:
+        """The number of blocks of the request that the answer reports as dropped."""
+        return 0 if self._reader is None else self._reader.losses
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the provider has refused the request in the stream."""
+        failure = None if self._reader is None else self._reader.failure
+        return failure is not None and failure.is_refusal
 
     @property
     def facts(self) -> AnswerFacts:
@@ -97,34 +114,3 @@ class StreamWatch:
                     self._left_of_frame = max(0, int.from_bytes(self._length) - _LENGTH_BYTES)
                     self._length = b""
             at += step
-
-
-class DocumentWatch:
-    """Follows the bytes of an answer that is one document, for its id, model, stop reason and tokens.
-
-    Args:
-        target: of the request; the source of its answer has the same name.
-        encoding: the content encoding of the bytes.
-    """
-
-    def __init__(self, target: str, encoding: str) -> None:
-        self._target = target
-        self._encoding = encoding
-        self._data = b""
-
-    def take(self, data: bytes) -> None:
-        """Note the next bytes, which were forwarded already."""
-        if len(self._data) <= _DOCUMENT_BYTES:
-            self._data += data
-
-    @property
-    def facts(self) -> AnswerFacts:
-        """Its id, model, stop reason and tokens; empty if it is too long or cannot be read."""
-        whole = decoded(self._data, self._encoding) if len(self._data) <= _DOCUMENT_BYTES else None
-        reader = AnswerReader(SOURCES[self._target], "bytes")
-        try:
-            reader.take(whole or b"", is_document=True)
-            reader.finish()
-        except InputError:  # as above
-            return AnswerFacts()
-        return reader.facts

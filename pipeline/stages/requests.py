@@ -98,12 +98,21 @@ class FixPublisher(Struct):
 
 
 def publish_stream_fixes(
-    fixes: Sequence[Fix], record: Record, turns: int, result: Result, tally: Counter[tuple[str, ...]]
+    fixes: Sequence[Fix],
+    record: Record,
+    turns: int,
+    result: Result,
+    tally: Counter[tuple[str, ...]],
+    *,
+    request_id: str = "",
 ) -> None:
-    """Publish what a record of events led to; a fix's target is the source, ``turns`` are those finished so far."""
+    """Publish what a record of events led to; a fix's target is the source, ``turns`` are those finished so far.
+
+    ``request_id`` is of the request that the events answer, if it is known.
+    """
     publisher = FixPublisher(record, result, tally)
     for fix in fixes:
-        publisher.publish_fix(fix, turns, source=fix.target)
+        publisher.publish_fix(fix, turns, request_id=request_id, source=fix.target)
 
 
 class Publisher:
@@ -164,7 +173,7 @@ class Publisher:
             return
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, reason, last, heals))
-        if heals:
+        if heals or self._entry.session.awaits_healed(done.target):
             self._entry.session.note_healed(done.target, request_id)
         doubts = _doubts(done)
         was_repaired = last is not None and last.mended

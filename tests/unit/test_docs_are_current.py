@@ -42,6 +42,7 @@ def test_each_target_has_a_page_and_no_other_exists():
         "testing.md",
         "feeding.md",
         "consuming.md",
+        "integrations.md",
         "items.md",
         "length.md",
         "data.md",
