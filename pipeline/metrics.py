@@ -108,7 +108,7 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "reknit_turns_finished_total": ("Turns that a stream finished, recorded or not.", ("source",)),
     "reknit_headers_dropped_total": (
-        "Headers of input records that were null, not UTF-8 or too long, and that the records were taken without.",
+        "Headers of input records that the records were taken without: null, not UTF-8, too long or no valid trace.",
         ("topic", "header"),
     ),
     "reknit_dead_letters_total": (
