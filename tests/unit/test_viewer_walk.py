@@ -141,7 +141,7 @@ async def test_a_list_is_a_table_where_it_fits_and_cards_where_it_does_not(viewe
         await go(page, viewer, "/sessions")
         shown = await page.ask("getComputedStyle(document.querySelector('table.cards')).display")
         titles = await page.ask("[...document.querySelectorAll('span.title')].map((each) => each.innerText)")
-    assert shown == ("table" if width > 1088 else "block")
+    assert shown == ("table" if width > 1184 else "block")
     assert {one.title for one in fleet()} >= set(titles) > {"The agent was killed in mid-call"}
 
 
