@@ -194,6 +194,8 @@ async def test_the_pictures_of_the_docs_can_be_taken(viewer):
                 if path == "/playground":
                     await page.type("textarea", HISTORY)
                     await page.until("document.querySelector('#outcome').innerText.includes('result_synthesised')")
+                if path == "/letters":
+                    await page.click("details.retry-all summary")
                 if path.endswith("/stream"):
                     await page.until("document.getElementById('live-state').textContent === 'Live'")
                 picture = await page.screenshot()
