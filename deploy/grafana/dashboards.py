@@ -1,6 +1,7 @@
 """Grafana's dashboards as code: ``python deploy/grafana/dashboards.py`` writes them into ``dashboards/``.
 
-The tables below define their content; ``$job``, ``$pipeline`` and ``$target`` are selected on the board.
+The tables below define their content; ``$job``, ``$pipeline``, ``$instance`` and ``$target`` are selected on the board.
+``$viewer`` and ``$docs`` are the addresses of the viewer and of the site of the docs, to which panels link.
 """
 
 # ruff: noqa: FBT003, INP001 - the library takes booleans by place; a script by itself, not a package
@@ -15,8 +16,14 @@ from typing import Any, TypeAlias
 
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.common import LegendDisplayMode, TooltipDisplayMode
-from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
+from grafana_foundation_sdk.models.common import GraphThresholdsStyleMode, LegendDisplayMode, TooltipDisplayMode
+from grafana_foundation_sdk.models.dashboard import (
+    DashboardLinkType,
+    DataSourceRef,
+    Threshold,
+    ThresholdsMode,
+    VariableRefresh,
+)
 
 from reknit.pipeline.letters import LETTER_KINDS, LETTER_MATCHERS
 
@@ -24,7 +31,9 @@ FOLDER = Path(__file__).parent / "dashboards"
 SOURCE = DataSourceRef("prometheus", "${datasource}")
 WIDTH = 24
 HEIGHT, STAT_HEIGHT = 8, 4
-_JOB = 'job=~"$job", pipeline=~"$pipeline"'
+# The recorded series have no instance.
+_RECORDED = 'job=~"$job", pipeline=~"$pipeline"'
+_JOB = f'{_RECORDED}, instance=~"$instance"'
 _TARGETS = f'{_JOB}, target=~"$target"'
 
 
@@ -64,7 +73,7 @@ _LETTERS = {
     words: total("reknit_dead_letters_total", matching=f"{_JOB}, {LETTER_MATCHERS[kind]}")
     for kind, words in LETTER_KINDS.items()
 }
-_HOURLY = f"reknit:fixes:increase1h{{{_TARGETS}}}"
+_HOURLY = f'reknit:fixes:increase1h{{{_RECORDED}, target=~"$target"}}'
 _HOURLY_BEFORE = f"{_HOURLY} offset 1w"
 
 FIXES: Board = {
@@ -82,6 +91,9 @@ FIXES: Board = {
         ),
         ("Rejected", "short", "Requests that a provider would have refused and that were not sent."): total(
             "reknit_rejections_total", matching=_TARGETS
+        ),
+        ("Refusals not foreseen", "short", "Requests that a provider refused although no rule foresaw it."): total(
+            "reknit_provider_refusals_total", matching=f'{_TARGETS}, outcome=~"missed|unknown"'
         ),
     },
     "Fixes": {
@@ -188,6 +200,9 @@ FIXES: Board = {
             "result unseen": rate("reknit_results_unseen_total"),
             "not recognised": rate("reknit_events_unrecognised_total"),
         },
+        ("Results never shown, per hour", "short", "Results of runs whose text was on no screen, by source."): most(
+            hourly("reknit_results_unseen_total", "source")
+        ),
         ("Unfinished runs", "ops", "Runs that did not finish, by cause."): most(
             rate("reknit_runs_unfinished_total", "source, cause")
         ),
@@ -296,7 +311,7 @@ PIPELINE: Board = {
             "short",
             "In the selected time range. The kinds add up to all dead letters.",
         ): _LETTERS,
-        ("Dead letters", "ops", "By topic and code; `reknit dead-letters list` shows them."): most(
+        ("Dead letters by code", "ops", "By topic and code; `reknit dead-letters list` shows them."): most(
             rate("reknit_dead_letters_total", "topic, code")
         ),
         ("Headers dropped", "short", "Malformed headers per hour, by topic and name."): most(
@@ -322,10 +337,130 @@ PIPELINE: Board = {
             "s",
             "Time since the last answer of a broker.",
         ): f"max by (instance) (reknit_broker_silent_seconds{{{_JOB}}})",
-        ("Restarts", "short", "Per hour."): f"sum by (instance) (changes(process_start_time_seconds{{{_JOB}}}[1h]))",
+        (
+            "Restarts",
+            "short",
+            "In 15 minutes.",
+        ): f"sum by (instance) (changes(process_start_time_seconds{{{_JOB}}}[15m]))",
         ("Versions", "short", "Workers by version."): f"count by (version) (reknit_build_info{{{_JOB}}})",
     },
 }
+
+
+# The alerts that watch what a panel shows, and from which value on: a line in the panel, or the colour of its number.
+# The first number is that of the alert; a count above N is one from N + 1 on, and a rate is that of a second.
+_BAD, _GOOD = "red", "green"
+WATCHED: dict[str, tuple[tuple[str, ...], float]] = {
+    "Partitions without a worker": (("ReknitPartitionWithoutOwner",), 1),
+    "Lag": (("ReknitLagGrowing", "ReknitNoRecords"), 1000),
+    "Lag by topic": (("ReknitLagGrowing", "ReknitNoRecords"), 1000),
+    "Partitions with the largest lag": (("ReknitLagGrowing", "ReknitNoRecords"), 1000),
+    "End-to-end latency, p99": (("ReknitEndToEndSlow",), 1),
+    "End-to-end latency": (("ReknitEndToEndSlow",), 1),
+    "Sessions parked": (("ReknitSessionsParked",), 1),
+    "Parked": (("ReknitSessionsParked",), 1),
+    "Dead letters": (("ReknitDeadLetters",), 1),
+    "Dead letters by kind": (("ReknitDeadLetters",), 1),
+    "Stage errors and expired inputs": (("ReknitPoisonRecords", "ReknitRecordsExpired"), 1),
+    "Restore time of a partition, p90": (("ReknitRestoreSlow",), 30),
+    "Silence of the brokers": (("ReknitNoBroker",), 30),
+    "Restarts": (("ReknitRestarts",), 3),
+    "Rejected": (("ReknitRejectedRequests",), 1),
+    "Refusals not foreseen": (("ReknitRefusalsMissed",), 1),
+    "Fixes in an hour": (("ReknitFixRateHigh",), 101),
+    "New": (("ReknitNewFixAppeared",), 21),
+    "Lossy, by code": (("ReknitContentLost",), 100 / 3600),
+    "Results never shown, per hour": (("ReknitResultsUnseen",), 11),
+}
+# The panel that is bad below its value.
+_FEWEST = "Workers"
+WATCHED_BELOW: dict[str, tuple[tuple[str, ...], float]] = {_FEWEST: (("ReknitDown", "ReknitNoWorker"), 1)}
+
+_SPAN = "since=${__from:date:iso}&until=${__to:date:iso}"
+_LABEL = "${{__field.labels.{}}}"
+# The pages of the viewer that show the sessions, or dead letters, of a panel; and what a click on a series leads to.
+_SESSIONS = f"/sessions?{_SPAN}"
+_DEAD_LETTERS = f"/letters?handled=1&{_SPAN}"
+PAGES: dict[str, tuple[str, ...]] = {
+    **{
+        title: (f"{_SESSIONS}&code={_LABEL.format('code')}", f"/explain/{_LABEL.format('code')}")
+        for title in ("By code", "Lossy, by code", "Only observed", "Largest growth", "New")
+    },
+    **{
+        title: (f"{_SESSIONS}&code={_LABEL.format('rule')}", f"/explain/{_LABEL.format('rule')}")
+        for title in (
+            "Rejections by rule",
+            "Refusals by rule",
+            "Precision of soft rules",
+            "Requests with soft violations",
+        )
+    },
+    "By target": (f"{_SESSIONS}&target={_LABEL.format('target')}",),
+    "By producer": (f"{_SESSIONS}&producer={_LABEL.format('producer')}",),
+    "Results never shown, per hour": (f"{_SESSIONS}&code=unseen",),
+    "Rejected": (f"/letters?kind=rejected&handled=1&{_SPAN}",),
+    "Refusals not foreseen": (f"/letters?kind=refused&handled=1&{_SPAN}",),
+    "Dead letters": (_DEAD_LETTERS,),
+    "Dead letters by kind": (_DEAD_LETTERS,),
+    "Dead letters by code": (f"{_DEAD_LETTERS}&code={_LABEL.format('code')}",),
+    **dict.fromkeys(("Sessions parked", "Parked"), ("/sessions?parked=1",)),
+    **dict.fromkeys(("Lag", "Lag by topic", "Partitions with the largest lag"), ("/progress",)),
+}
+_RUNBOOKS = "${docs:raw}/operating.html#"
+_VIEWER = "${viewer:raw}"
+
+
+def link(title: str, url: str) -> dashboard.DashboardLink:
+    return dashboard.DashboardLink(title).url(url).target_blank(True)
+
+
+def links_of(title: str) -> tuple[list[dashboard.DashboardLink], list[dashboard.DashboardLink]]:
+    """Return the links of a panel, runbooks and pages of the viewer, and those of its series, which name a label."""
+    alerts, _ = {**WATCHED, **WATCHED_BELOW}.get(title, ((), 0))
+    pages = PAGES.get(title, ())
+    runbooks = [link(f"Runbook: {alert}", _RUNBOOKS + alert.lower()) for alert in alerts]
+    shown = [link("In the viewer", _VIEWER + page) for page in pages if "__field" not in page]
+    of_series = [
+        link("Explain" if page.startswith("/explain") else "In the viewer", _VIEWER + page)
+        for page in pages
+        if "__field" in page
+    ]
+    return runbooks + shown, of_series
+
+
+def thresholds_of(title: str) -> dashboard.ThresholdsConfig:
+    """Return from which value on a panel is bad. Without steps Grafana would take its own, bad from 80 on."""
+    steps = [Threshold(value=None, color=_BAD if title in WATCHED_BELOW else _GOOD)]
+    if title in WATCHED:
+        steps.append(Threshold(value=WATCHED[title][1], color=_BAD))
+    if title in WATCHED_BELOW:
+        steps.append(Threshold(value=WATCHED_BELOW[title][1], color=_GOOD))
+    return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+def annotation(name: str, colour: str, expression: str, title: str, tags: str) -> dashboard.AnnotationQuery:
+    made = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(colour).expr(expression)
+    return made.step("60s").title_format(title).tag_keys(tags).hide(False)
+
+
+# A version is deployed when workers with it appear; firing alerts are series of Prometheus itself.
+ANNOTATIONS = (
+    annotation(
+        "Deploys",
+        "blue",
+        f"count by (version) (reknit_build_info{{{_JOB}}}) unless on (version) "
+        f"count by (version) (reknit_build_info{{{_JOB}}} offset 2m)",
+        "Reknit {{version}}",
+        "version",
+    ),
+    annotation(
+        "Alerts",
+        "red",
+        'count by (alertname, severity, pipeline) (ALERTS{alertname=~"Reknit.+", alertstate="firing"})',
+        "{{alertname}}",
+        "severity,pipeline",
+    ),
+)
 
 
 def legends(queries: Queries) -> dict[str, str]:
@@ -345,7 +480,11 @@ def built(panel: Panel, queries: Queries, width: int, *, is_stat: bool) -> times
         legend = common.VizLegendOptions().show_legend(True).display_mode(LegendDisplayMode.LIST)
         tooltip = common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI)
         made = timeseries.Panel().height(HEIGHT).fill_opacity(10).min(0).legend(legend).tooltip(tooltip)
+        if panel[0] in WATCHED:
+            made = made.thresholds_style(common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED))
     title, unit, says = panel
+    of_panel, of_series = links_of(title)
+    made = made.thresholds(thresholds_of(title)).links(of_panel).data_links(of_series)
     made = made.title(title).description(says).unit(unit).span(width).datasource(SOURCE)
     for letter, (legend_format, expression) in zip(ascii_uppercase, legends(queries).items(), strict=False):
         query = prometheus.Dataquery().ref_id(letter).datasource(SOURCE).expr(expression).legend_format(legend_format)
@@ -357,6 +496,16 @@ def board(uid: str, title: str, says: str, rows: Board, *variables: dashboard.Qu
     made = dashboard.Dashboard(title).uid(uid).description(says).tags(["reknit"]).readonly()
     made = made.refresh("30s").time("now-6h", "now")
     made = made.with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
+    for name, label, default, says_what in ADDRESSES:
+        made = made.with_variable(
+            dashboard.TextBoxVariable(name).label(label).description(says_what).default_value(default)
+        )
+    made = made.link(link("Viewer", f"{_VIEWER}/")).link(link("Runbooks", f"{_RUNBOOKS}alerts"))
+    made = made.link(
+        dashboard.DashboardLink("Reknit").type(DashboardLinkType.DASHBOARDS).tags(["reknit"]).keep_time(True)
+    )
+    for each in ANNOTATIONS:
+        made = made.annotation(each)
     for variable in variables:
         made = made.with_variable(variable.datasource(SOURCE).refresh(VariableRefresh.ON_TIME_RANGE_CHANGED))
     numbers = count(1)
@@ -374,13 +523,21 @@ def one_panel_a_line(board: dict[str, Any]) -> str:
     return f'{json.dumps(board, sort_keys=True)[:-1]}, "panels": [\n{panels}\n]}}\n'
 
 
+# Text fields of a board: a variable, its label, its default and what it is.
+ADDRESSES = (
+    ("viewer", "Viewer", "http://127.0.0.1:8760", "The address of `reknit viewer`."),
+    ("docs", "Docs", "http://127.0.0.1:8000", "The address of the site that `make site` builds."),
+)
+
+
 def choice(name: str, label: str, query: str) -> dashboard.QueryVariable:
     return dashboard.QueryVariable(name).label(label).query(query).multi(True).include_all(True).all_value(".*")
 
 
 def files() -> dict[str, str]:
     job = choice("job", "Job", "label_values(reknit_build_info, job)")
-    pipeline = choice("pipeline", "Pipeline", "label_values(reknit_build_info, pipeline)")
+    pipeline = choice("pipeline", "Pipeline", 'label_values(reknit_build_info{job=~"$job"}, pipeline)')
+    instance = choice("instance", "Instance", f"label_values(reknit_build_info{{{_RECORDED}}}, instance)")
     target = choice("target", "Target", "label_values(reknit_requests_total, target)")
     return {
         "fixes.json": board(
@@ -390,6 +547,7 @@ def files() -> dict[str, str]:
             FIXES,
             job,
             pipeline,
+            instance,
             target,
         ),
         "pipeline.json": board(
@@ -399,6 +557,7 @@ def files() -> dict[str, str]:
             PIPELINE,
             job,
             pipeline,
+            instance,
         ),
     }
 

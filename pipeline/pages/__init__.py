@@ -56,7 +56,7 @@ def _marked(pieces: Pieces, mark: Markup, text: str, limit: int) -> Markup:
 
 
 def _cut(text: str, limit: int) -> Markup:
-    """What is left of a text beyond its shown beginning, as a number; nothing of a short one."""
+    """Return the number of characters beyond the shown beginning of a text; nothing for a short one."""
     if len(text) <= limit:
         return Markup()
     return Markup('<span class="cut">… {} more characters</span>').format(f"{len(text) - limit:,}")

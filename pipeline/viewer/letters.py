@@ -76,7 +76,7 @@ def setup(app: web.Application) -> None:
 
 
 class _Found(Struct, frozen=True):
-    """What the list shows of a selection."""
+    """The content of the list for one selection."""
 
     page: Page
     groups: Sequence[timeline.LetterGroup]
@@ -122,7 +122,7 @@ def _filter_of(asked: Mapping[str, str]) -> LetterFilter:
 
     Raises:
         InputError: a time cannot be parsed.
-        web.HTTPNotFound: there is no such kind.
+        web.HTTPNotFound: the kind is unknown.
     """
     if asked["kind"] not in {"", *LETTER_KINDS}:
         raise web.HTTPNotFound

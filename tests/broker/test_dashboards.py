@@ -33,13 +33,22 @@ QUERIES = [
     for target in panel.get("targets", ())
 ]
 # The values of Grafana's variables.
-PLACES = {"$job": "reknit", "$pipeline": ".*", "$target": ".*", "$__rate_interval": "5s", "$__range": "1m"}
+PLACES = {
+    "$job": "reknit",
+    "$pipeline": ".*",
+    "$instance": ".*",
+    "$target": ".*",
+    "$__rate_interval": "5s",
+    "$__range": "1m",
+}
 # Panels of events that do not happen in the demo. They show values above 0; the series that they select must exist.
 QUIET = {
     "Headers dropped",
     "Healed requests",
     "Only observed",
     "Refusals by rule",
+    "Refusals not foreseen",
+    "Results never shown, per hour",
     "Precision of soft rules",
     "Requests with soft violations",
     "Partitions with the largest lag",

@@ -106,3 +106,20 @@ def test_the_address_is_a_log_line_if_logs_are_json(started, monkeypatch):
     done, _ = started()
     [line] = done.stderr.splitlines()
     assert json.loads(line)["event"] == "viewer: http://127.0.0.1:8760/"
+
+
+def test_titles_of_sessions_are_read_from_a_file(started, tmp_path):
+    file = tmp_path / "titles.json"
+    file.write_text('{"s1": "The first one"}')
+    _, given = started("--titles", file)
+    assert given["titles"] == {"s1": "The first one"}
+    _, without = started()
+    assert without["titles"] == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"s1": 1}', "\udcff"])
+def test_a_file_without_titles_is_reported(started, tmp_path, text):
+    file = tmp_path / "titles.json"
+    file.write_text(text, errors="surrogateescape")
+    done, _ = started("--titles", file)
+    assert (done.exit_code, "bad_titles" in done.stderr or "titles by session id" in done.stderr) == (2, True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from viewer_lab import demo_inputs, filled, pages_of
 
 from reknit.pipeline.metrics import Metrics
 
@@ -149,3 +150,125 @@ def test_a_panel_refers_to_existing_metrics_and_labels(panel):
         grouped = {label for found in re.findall(r"by \(([^)]+)\)", target["expr"]) for label in found.split(", ")}
         assert grouped <= shared
         assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= (grouped or {"instance"})
+
+
+BOARD_FILES = sorted(BOARDS.glob("*.json"))
+
+
+def boards():
+    return [json.loads(path.read_text(encoding="utf-8")) for path in BOARD_FILES]
+
+
+def steps_of(panel):
+    """Return the values from which on a panel's colour changes, without the first, which has none."""
+    found = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert "value" not in found[0] or found[0]["value"] is None
+    return [step["value"] for step in found[1:]]
+
+
+def runbooks_of(panel):
+    return [link["url"].partition("#")[2] for link in panel["links"] if "operating" in link["url"]]
+
+
+@pytest.mark.parametrize("panel", [*panels()], ids=lambda panel: panel["title"])
+def test_a_panel_has_a_unit_and_thresholds_if_an_alert_watches_it(panel):
+    assert panel["fieldConfig"]["defaults"]["unit"] in {"short", "percentunit", "ops", "reqps", "bytes", "s"}
+    assert bool(steps_of(panel)) == bool(runbooks_of(panel))
+    if panel["type"] == "timeseries" and steps_of(panel):
+        assert panel["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] != "off"
+
+
+# Two names for one thing: whether a worker is scraped, and the recorded increase of a counter.
+EQUAL = {"up": "reknit_build_info", "reknit:fixes:increase1h": "reknit_fixes_total"}
+
+
+def metrics_in(expression):
+    found = re.findall(r"\b(?:reknit[:_][a-z_:0-9]+|process_[a-z_]+|up)\b(?=[{\[) ]|$)", expression)
+    return {EQUAL.get(name, name) for name in found}
+
+
+def test_every_alert_is_linked_from_a_panel_with_its_metric_and_its_threshold():
+    alerts = {rule["alert"].lower(): rule["expr"] for rule in RULES}
+    linked = set()
+    for panel in panels():
+        shown = {name for target in panel["targets"] for name in metrics_in(target["expr"])}
+        books = runbooks_of(panel)
+        linked |= set(books)
+        assert [book for book in books if not shown & metrics_in(alerts[book])] == [], panel["title"]
+        # A count above N is one from N + 1 on. A rate is that of a second, and alerts count in an hour.
+        numbers = {float(number) for book in books for number in re.findall(r" (\d+)\b", alerts[book])}
+        for step in steps_of(panel):
+            assert {step, step - 1, round(step * 3600, 6)} & numbers, (panel["title"], step, numbers)
+    assert linked == set(alerts)
+
+
+def test_runbook_links_resolve():
+    page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    anchors = {re.sub(r"[^a-z0-9]+", "-", title.lower()) for title in re.findall(r"^#+ (.+)$", page, re.MULTILINE)}
+    urls = [link["url"] for board in boards() for link in board["links"] if "url" in link]
+    urls += [link["url"] for panel in panels() for link in panel["links"]]
+    books = [url for url in urls if url.startswith("${docs:raw}/")]
+    assert len(books) > len(RULES)
+    assert {url.partition("#")[0] for url in books} == {"${docs:raw}/operating.html"}
+    assert {url.partition("#")[2] for url in books} <= anchors
+    # With this plugin the addresses of pages end with .html.
+    assert "  - offline\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+async def test_links_to_the_viewer_are_pages_that_it_has(tmp_path):
+    links = [link for panel in panels() for link in (*panel["links"], *panel["fieldConfig"]["defaults"]["links"])]
+    links += [link for board in boards() for link in board["links"]]
+    shown = {
+        link["url"].removeprefix("${viewer:raw}") for link in links if link.get("url", "").startswith("${viewer:raw}")
+    }
+    assert len(shown) > 10
+    values = {"__from:date:iso": "2025-10-09T08:00:00.000Z", "__to:date:iso": "2025-10-09T10:00:00.000Z"}
+    values |= {"__field.labels.code": "result_synthesised", "__field.labels.rule": "ANT-25"}
+    values |= {"__field.labels.target": "anthropic", "__field.labels.producer": "agent/1"}
+    async with pages_of(filled(demo_inputs()), tmp_path) as ask:
+        for path in shown:
+            asked = re.sub(r"\$\{([^}]*)\}", lambda found: values[found[1]], path)
+            status, text = await ask(asked)
+            assert status == 200, asked
+            if "code=result_synthesised" in asked and asked.startswith("/sessions"):
+                assert "lost-result" in text
+
+
+def test_series_links_name_labels_that_the_series_have():
+    for panel in panels():
+        grouped = {
+            label
+            for target in panel["targets"]
+            for found in re.findall(r"by \(([^)]+)\)", target["expr"])
+            for label in found.split(", ")
+        }
+        urls = [link["url"] for link in panel["fieldConfig"]["defaults"]["links"]]
+        assert {label for url in urls for label in re.findall(r"__field\.labels\.(\w+)", url)} <= grouped, panel[
+            "title"
+        ]
+
+
+def test_boards_have_annotations_of_deploys_and_alerts_and_all_their_variables():
+    for board in boards():
+        known = {variable["name"] for variable in board["templating"]["list"]}
+        assert known >= {"datasource", "job", "pipeline", "instance", "viewer", "docs"}
+        used = set(re.findall(r"\$\{?([a-z]+)\b", json.dumps(board))) - {"__from", "__to"}
+        assert used <= known
+        annotations = {each["name"]: each["expr"] for each in board["annotations"]["list"]}
+        assert set(annotations) == {"Deploys", "Alerts"}
+        assert "reknit_build_info" in annotations["Deploys"]
+        assert 'ALERTS{alertname=~"Reknit.+"' in annotations["Alerts"]
+        for variable in board["templating"]["list"]:
+            if variable["type"] == "query":
+                metric, label = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", variable["query"]).groups()
+                assert label in exported()[metric] | {"job"}
+
+
+@pytest.mark.parametrize("annotation", ["Deploys", "Alerts"])
+def test_queries_of_annotations_are_valid(annotation, tmp_path):
+    (expr,) = {
+        each["expr"] for board in boards() for each in board["annotations"]["list"] if each["name"] == annotation
+    }
+    rules = {"groups": [{"name": "g", "rules": [{"record": "checked", "expr": expr}]}]}
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules), encoding="utf-8")
+    assert "SUCCESS: 1 rules found" in promtool("check", "rules", str(tmp_path / "rules.yml"))

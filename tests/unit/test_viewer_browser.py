@@ -86,7 +86,7 @@ async def test_a_question_mark_shows_the_keys_and_disables_the_others(viewer):
 
 # A page, words that it shows, the link that is clicked there, and the page that it leads to.
 WITHOUT_SCRIPTS = (
-    ("/", ("lossy fixes", "result_synthesised", "promoted"), "a[href*='severity=lossy']", "/sessions"),
+    ("/", ("fixes that lost content", "result_synthesised", "promoted"), "a[href*='severity=lost']", "/sessions"),
     ("/sessions", ("text-first", "Search"), "a[rel=next]", "/sessions"),
     ("/sessions?code=result_synthesised", ("lost-result",), "a[href='/sessions/lost-result']", "/sessions/lost-result"),
     ("/sessions/long", ("answer 24", "Earlier", "As of when"), "a[href$='/stream']", "/sessions/long/stream"),

@@ -35,7 +35,7 @@ def several():
 
 
 class Log:
-    """Stands for the cluster: each letter that is retried, and those that are left with a reason."""
+    """A substitute for the cluster: each letter that is retried, and those that are left with a reason."""
 
     def __init__(self, monkeypatch, **left):
         self.asked = []

@@ -199,6 +199,42 @@ async def test_a_timeline_is_paged(tmp_path):
     assert re.findall(r"/records/agent.turns.v1/0/(\d+)", first)[0] == "0"
 
 
+async def test_a_session_is_shown_from_a_turn_on(tmp_path):
+    topics = session_of("s1", *rounds(30))
+    topics.put_turns("restored", {"type": "history.restored", "messages": [user("one"), said("two"), user("three")]})
+    topics.put_turns("restored", *appended(said("four"), user("five")))
+    async with pages_of(topics, tmp_path) as ask:
+
+        async def first_row(session, **query):
+            _, page = await ask(session_path(session, view="turns", **query))
+            rows = re.findall(r'<tr class="kind-(\w+)( sought)?" id="e\d+".*?/0/(\d+)"', page, re.DOTALL)
+            return rows[0], page
+
+        for turn in (1, 2, 57, 120):
+            (kind, sought, offset), _ = await first_row("s1", turn=turn)
+            assert (kind, bool(sought), offset) == ("turn", True, str(turn))
+        assert [(await first_row("restored", turn=turn))[0][0] for turn in (1, 3, 4)] == [
+            "restored",
+            "restored",
+            "turn",
+        ]
+        (_, sought, _), page = await first_row("s1", turn=121)
+        assert (sought, "This session has no turn 121" in page) == ("", True)
+        _, foreign = await ask(session_path("restored", entry=f"{AGENT_TURNS}/0/5"))
+        assert "sought" not in foreign
+        assert (await ask(session_path("s1", entry="nonsense")))[0] == 400
+        assert (await ask(session_path("s1", turn="-1")))[0] == 200
+
+
+async def test_titles_are_shown_with_the_id_as_text(tmp_path):
+    titles = {"s1": HOSTILE[0], "other": "unused"}
+    async with pages_of(session_of("s1", user("Hi.")), tmp_path, titles=titles) as ask:
+        for path in ("/sessions", session_path("s1")):
+            _, page = await ask(path)
+            assert html.escape(HOSTILE[0], quote=False) in html.unescape(page).replace("<", "&lt;").replace(">", "&gt;")
+            assert HOSTILE[0] not in page
+
+
 async def test_without_the_beginning_both_sides_are_aligned_by_position(tmp_path, monkeypatch):
     tried, until = [], viewed.session_until
     monkeypatch.setattr(viewed, "session_until", lambda *given: tried.append(given) or until(*given))
