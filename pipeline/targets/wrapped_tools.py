@@ -17,7 +17,7 @@ _LONGEST: Final = (64, 128)
 
 
 def wrapped_tools(tools: Iterable[Tool]) -> frozenset[str]:
-    """The names of the tools whose calls are unwrapped, as they were given and as they are sent.
+    """The names of the tools whose calls are unwrapped, both as declared and as sent.
 
     The tool's own schema decides, not the request: no object is a valid call of such a tool, whoever declared it. Names
     that another tool has, which accepts objects, are left out.
