@@ -5,14 +5,15 @@ Without strict mode the provider does not bind the model to the schema; every va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-_MAPS: Final = ("properties", "$defs", "definitions")
-_LISTS: Final = ("anyOf", "allOf", "oneOf")
+from reknit.pipeline.targets.schemas import inner_schemas
+from reknit.pipeline.targets.strict_schemas import is_complete_alone
+
 # Keywords that OpenAI does not compile (OAI-24).
 _OUTSIDE: Final = frozenset({"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas"})
 # Keywords of numbers and lists that Claude's compiler refuses (ANT-47).
@@ -44,7 +45,7 @@ class StrictTools:
 
         Each of its objects is closed, nothing refers to itself, and all of it is in Claude's subset.
         """
-        nodes = list(_nodes(schema))
+        nodes = _nodes(schema)
         unions = self._unions + sum(isinstance(node.get("type"), list) or "anyOf" in node for node in nodes)
         if self._tools == _MOST_STRICT or unions > _MOST_UNIONS or not all(map(_fits_claude, nodes)):
             return False
@@ -53,14 +54,8 @@ class StrictTools:
 
 
 def _fits_openai(node: Mapping[str, Any]) -> bool:
-    properties = node.get("properties")
-    if (node.get("type") == "object" or properties is not None) and node.get("additionalProperties") is not False:
-        return False
-    required = node.get("required")
-    listed = required if isinstance(required, list) else ()
-    if isinstance(properties, dict) and any(name not in listed for name in properties):
-        return False
-    return _OUTSIDE.isdisjoint(node) and not (node.get("type") == "array" and "items" not in node)
+    lists_anything = node.get("type") == "array" and "items" not in node
+    return is_complete_alone(node) and _OUTSIDE.isdisjoint(node) and not lists_anything
 
 
 def _fits_claude(node: Mapping[str, Any]) -> bool:
@@ -74,16 +69,7 @@ def _fits_claude(node: Mapping[str, Any]) -> bool:
     return _BOUNDS.isdisjoint(node) and not (isinstance(least, int) and least > 1)
 
 
-def _nodes(schema: Raw) -> Iterator[Mapping[str, Any]]:
-    """Yield a schema and all schemas inside."""
-    waiting: list[Any] = [msgspec.json.decode(schema)]
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, dict):
-            continue
-        yield node
-        waiting.append(node.get("items"))
-        for key in _MAPS:
-            waiting += node[key].values() if isinstance(node.get(key), dict) else ()
-        for key in _LISTS:
-            waiting += node[key] if isinstance(node.get(key), list) else ()
+def _nodes(schema: Raw) -> list[dict[str, Any]]:
+    """A schema and all schemas inside."""
+    given: Any = msgspec.json.decode(schema)
+    return [given, *inner_schemas(given)] if isinstance(given, dict) else []

@@ -63,15 +63,16 @@ _IN_STRICT: Final = NOTES - {"default", "example", "examples"} | {
 def _is_strict_alone(schema: Mapping[str, Any]) -> bool:
     if not schema.keys() <= _IN_STRICT or not ({"type", "anyOf", "$ref", "const", "enum"} & schema.keys()):
         return False
-    return _is_complete(schema)
+    return is_complete_alone(schema)
 
 
 def is_complete(schema: Any) -> bool:  # noqa: ANN401  any JSON
     """Return True if each object of a schema is closed and requires all of its properties."""
-    return isinstance(schema, dict) and all(_is_complete(each) for each in (schema, *inner_schemas(schema)))
+    return isinstance(schema, dict) and all(is_complete_alone(each) for each in (schema, *inner_schemas(schema)))
 
 
-def _is_complete(schema: Mapping[str, Any]) -> bool:
+def is_complete_alone(schema: Mapping[str, Any]) -> bool:
+    """Return True if a schema is of no object, or of one that is closed and requires all of its properties."""
     properties, required = schema.get("properties"), schema.get("required", [])
     if schema.get("type") != "object" and not isinstance(properties, dict):
         return True

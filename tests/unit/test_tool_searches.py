@@ -142,3 +142,33 @@ def test_a_reference_follows_the_name_of_its_tool():
     body, fixes = written([SEARCH, TIME | {"name": "get time"}], servers("get time"))
     assert body["messages"] == servers(body["tools"][1]["name"])
     assert [code for code, *_ in fixes] == ["tool_name_rewritten", "tool_name_rewritten"]
+
+
+def searched(call_id, references):
+    """A search that its provider ran, with these references."""
+    found = {"type": "tool_search_tool_search_result", "tool_references": references}
+    call = {"type": "server_tool_use", "id": call_id, "name": "tool_search_tool_regex", "input": {"query": "x"}}
+    answer = {"type": "tool_search_tool_result", "tool_use_id": call_id, "content": found}
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    messages = [
+        {"role": "user", "content": "Find."},
+        {"role": "assistant", "content": [call, answer, {"type": "text", "text": "ok"}]},
+        {"role": "user", "content": "Go on."},
+    ]
+    tools = [search, {"name": "find", "input_schema": {"type": "object"}}]
+    return {"model": "claude-sonnet-4-5", "max_tokens": 9, "tools": tools, "messages": messages}
+
+
+@pytest.mark.parametrize("references", ["x", 7, {}, {"type": "tool_reference", "tool_name": "find"}])
+def test_a_search_whose_references_are_no_list_is_written_as_text(references):
+    done = normalize(searched("srvtoolu_1", references), to="anthropic", source="anthropic")
+    assert [fix.code for fix in done.fixes] == ["tool_search_as_text"] * 2
+    texts = [block["text"] for block in json.loads(done.body)["messages"][1]["content"]]
+    assert texts == ['[Search for tools: {"query":"x"}]', "[Tools found: none]", "ok"]
+
+
+@pytest.mark.parametrize("call_id", [[1], {}, None, 7])
+def test_a_search_with_an_id_of_another_type_is_refused_in_the_providers_words(call_id):
+    history = searched(call_id, [{"type": "tool_reference", "tool_name": "nope"}])
+    done = normalize(history, to="anthropic", source="anthropic")
+    assert (done.body, {each.rule for each in done.violations}) == (None, {"ANT-35"})

@@ -179,6 +179,22 @@ def test_only_a_tool_that_accepts_no_object_is_wrapped(schema, wrapped):
     assert ("schema_wrapped" in [fix.code for fix in done.fixes]) is wrapped
 
 
+def test_a_call_is_known_by_the_name_under_which_its_tool_is_sent():
+    tools = [Tool(name="my sort", input_schema=msgspec.Raw(json.dumps(LIST).encode()))]
+    done = normalize(
+        {"tools": [{"name": "my sort", "input_schema": LIST}], "messages": [user("Go.")]}, to="openai-chat"
+    )
+    (sent,) = json.loads(done.body)["tools"]
+    assert sent["function"]["name"] != "my sort"
+    assert {"my sort", sent["function"]["name"]} <= wrapped_tools(tools)
+
+
+def test_a_name_of_two_tools_is_not_unwrapped():
+    schemas = [LIST, {"type": "object"}]
+    tools = [Tool(name="t", input_schema=msgspec.Raw(json.dumps(schema).encode())) for schema in schemas]
+    assert wrapped_tools(tools) == wrapped_tools(tools[::-1]) == frozenset()
+
+
 def test_a_schema_is_wrapped_whatever_the_target_refuses():
     schema = {"anyOf": [{"type": "string"}]}
     assert not accepts_objects(schema)

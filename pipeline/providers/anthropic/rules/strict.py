@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from reknit.pipeline.rules._schemas import placed_schemas
+
 OPEN: Final = "For 'object' type, 'additionalProperties' must be explicitly set to false"
 CIRCLE: Final = (
     "Invalid schema: Circular reference detected in schema definitions: {circle}. Self-referencing or "
@@ -23,8 +25,6 @@ _BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "integer": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"),
     "number": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"),
 }
-_MAPS: Final = ("properties", "$defs", "definitions")
-_LISTS: Final = ("anyOf", "allOf", "oneOf")
 _DEFINITIONS: Final = ("$defs", "definitions")
 
 
@@ -52,22 +52,8 @@ def optional(schema: object) -> int:
 
 
 def nodes(schema: object) -> Iterator[Mapping[str, Any]]:
-    """Yield a schema and all schemas inside, in the order of the text."""
-    waiting = [schema]
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, Mapping):
-            continue
-        yield node
-        inner: list[object] = []
-        for key in _MAPS:
-            if isinstance(node.get(key), Mapping):
-                inner += node[key].values()
-        inner.append(node.get("items"))
-        for key in _LISTS:
-            if isinstance(node.get(key), list):
-                inner += node[key]
-        waiting += reversed(inner)
+    """Return a schema and all schemas inside, in the order of the text."""
+    return (node for _, node in placed_schemas(schema))
 
 
 def _fault(node: Mapping[str, Any]) -> str:

@@ -106,19 +106,30 @@ def _searches_as_text(pieces: Sequence[TrackedBlock], tools: KnownTools) -> set[
             continue
         members = msgspec.json.decode(piece.block.raw)
         if piece.block.kind == _CALL:
-            calls |= {members.get("id")} if str(members.get("name")).startswith(_SEARCHES) else set()
+            calls |= {_text_at(members, "id")} if str(members.get("name")).startswith(_SEARCHES) else set()
             continue
         references = _references(members)
         lost = bool(references) and not any(tools.written_name(_name(each)) for each in references)
-        if lost or not tools.searches:
-            found.add(members.get("tool_use_id"))
-    return calls & found
+        if lost or not tools.searches or _is_broken(members):
+            found.add(_text_at(members, "tool_use_id"))
+    return (calls & found) - {""}
 
 
 def _references(result: dict[str, Any]) -> list[Any]:
     content = result.get("content")
     references = content.get("tool_references") if isinstance(content, dict) else None
     return references if isinstance(references, list) else []
+
+
+def _is_broken(result: dict[str, Any]) -> bool:
+    """Return True for references that are no list, which the API cannot read (ANT-35)."""
+    content = result.get("content")
+    return isinstance(content, dict) and not isinstance(content.get("tool_references"), list | None)
+
+
+def _text_at(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _name(reference: object) -> object:
@@ -132,7 +143,7 @@ def _known(piece: TrackedBlock, tools: KnownTools, as_text: set[str], book: FixL
     if not isinstance(block, Unknown) or block.kind not in (_CALL, _RESULT):
         return piece
     members = msgspec.json.decode(block.raw)
-    if members.get("id" if block.kind == _CALL else "tool_use_id") in as_text:
+    if _text_at(members, "id" if block.kind == _CALL else "tool_use_id") in as_text:
         text = _call_as_text(members) if block.kind == _CALL else _result_as_text(members)
         return book.change("tool_search_as_text", piece, Text(text=text))
     if block.kind == _CALL or not _references(members):
@@ -192,4 +203,4 @@ def _result_as_text(result: dict[str, Any]) -> str:
 
 
 def _found(names: Iterable[object]) -> str:
-    return f"[Tools found: {', '.join(map(str, names)) or 'none'}]"
+    return f"[Tools found: {', '.join(name for name in names if isinstance(name, str)) or 'none'}]"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
 from reknit.pipeline.rules._fold import Walk
+from reknit.pipeline.rules._schemas import placed_schemas
 from reknit.pipeline.rules.base import Rule
 
 MESSAGE: Final = "Invalid schema for {kind} '{name}': In context={context}, {words}"
@@ -17,10 +18,6 @@ _OPTIONAL: Final = (
     "'required' is required to be supplied and to be an array including every key in properties. Missing '{key}'."
 )
 _NOT_PERMITTED: Final = ("allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas")
-_LISTS: Final = ("anyOf", "allOf", "oneOf")
-_MAPS: Final = ("properties", "$defs", "definitions")
-
-_Node: TypeAlias = tuple[tuple[str, ...], Any]
 
 
 def is_compiled(model: str | None) -> bool:
@@ -30,20 +27,10 @@ def is_compiled(model: str | None) -> bool:
 
 def judge_strict(walk: Walk, rule: Rule, path: str, schema: object, **named: object) -> None:
     """Report every part of a strict schema that the compiler refuses; ``named`` are the kind and name of its owner."""
-    for context, words in _faults(schema):
-        where = ".".join((path, *context))
-        walk.refuse(rule, where, **named, context=_tuple(context), words=words)
-
-
-def _faults(schema: object) -> Iterator[tuple[tuple[str, ...], str]]:
-    waiting: list[_Node] = [((), schema)]
-    while waiting:
-        context, node = waiting.pop()
-        if not isinstance(node, Mapping):
-            continue
+    for context, node in placed_schemas(schema):
         if words := _fault(node):
-            yield context, words
-        waiting += reversed(list(_inside(context, node)))
+            where = ".".join((path, *context))
+            walk.refuse(rule, where, **named, context=_tuple(context), words=words)
 
 
 def _fault(node: Mapping[str, Any]) -> str:
@@ -61,19 +48,6 @@ def _fault(node: Mapping[str, Any]) -> str:
         return "array schema missing items."
     refused = next((key for key in _NOT_PERMITTED if key in node), None)
     return f"'{refused}' is not permitted." if refused else ""
-
-
-def _inside(context: tuple[str, ...], node: Mapping[str, Any]) -> Iterator[_Node]:
-    for key in _MAPS:
-        inner = node.get(key)
-        if isinstance(inner, Mapping):
-            yield from (((*context, key, name), value) for name, value in inner.items())
-    if "items" in node:
-        yield (*context, "items"), node["items"]
-    for key in _LISTS:
-        listed = node.get(key)
-        if isinstance(listed, list):
-            yield from (((*context, key, str(at)), value) for at, value in enumerate(listed))
 
 
 def _tuple(context: tuple[str, ...]) -> str:

@@ -61,10 +61,8 @@ def own_form(writer: HeadWriter, params: Params, name: str = "response_format", 
     form = given.get(inner) if isinstance(given, dict) else None
     if not isinstance(form, dict) or form.get("strict") is not True or not isinstance(form.get("schema"), dict):
         return params
-    # The first also covers objects of `patternProperties` and `prefixItems`, the second keywords such as `oneOf`.
-    fits = is_complete(form["schema"]) and (
-        not compiles_strict(writer) or openai_compiles(Raw(msgspec.json.encode(form["schema"])))
-    )
+    schema = form["schema"]
+    fits = openai_compiles(Raw(msgspec.json.encode(schema))) if compiles_strict(writer) else is_complete(schema)
     if fits or not writer.makes("answer_schema_loosened"):
         return params
     writer.note_fix("answer_schema_loosened", params.place(name), before=given, detail="strict")
