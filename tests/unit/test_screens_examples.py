@@ -157,6 +157,7 @@ async def test_both_pages_survive_broken_connections(built, tmp_path, name):
         await walk.shows(items)
         await walk.both_are("Live")
         walk.is_inert()
+        assert await walk.page.violations() == []
 
 
 @pytest.mark.parametrize("name", list(CLIENTS))
@@ -228,7 +229,7 @@ def hostile(number, text):
     value, key = msgspec.Raw(json.dumps(text).encode()), f"{number} {text}"
     links = [{"type": text, "url": url, "title": text} for url in (text, LINK)]
     citations = msgspec.Raw(json.dumps(links).encode())
-    # Half a surrogate pair occurs in JSON of other parties only: in members that are kept as they came.
+    # Half a surrogate pair occurs in JSON of other parties only: in members that are kept unchanged.
     half = msgspec.Raw(json.dumps([{"type": "text", "text": text + "\ud800"}, {"type": text, text: "\udfff"}]).encode())
     block = {"type": text, "name": text, text: text}
     return [
