@@ -13,7 +13,7 @@ SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node
 PAGES := examples/screens/dist/both.js
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks examples chaos simulate heal bench mutants release wheels record resume kafka modules schemas docs site deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal bench mutants release wheels record resume clients kafka modules schemas docs site pictures deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ tests/js/node_modules examples/screens/node_modules: %/node_modules: %/package.j
 	@npm install --prefix $* --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
+frameworks: $(VENV)/.dev ## make the environments of the frameworks that tests run, each again when its requirements change
+	@$(BIN)/python tests/frameworks/environments.py $(ARGS)
+
 examples: $(PAGES) ## build the pages of examples/screens (npm)
 
 $(PAGES): examples/screens/node_modules $(wildcard examples/screens/src/*) js/screens.js
@@ -86,6 +89,9 @@ record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scrip
 resume: $(VENV)/.dev ## resume damaged sessions with the real Claude Code, Codex and Gemini CLI (npm), before and after `reknit repair`
 	@$(BIN)/python tests/clients/resume.py $(ARGS)
 
+clients: $(VENV)/.dev ## let the real Claude Code and Codex (npm) resume session files that Reknit wrote
+	@$(BIN)/python tests/clients/written.py $(ARGS)
+
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)
 
@@ -103,6 +109,9 @@ site: $(VENV)/.dev ## build the site of the docs into build/site, with every lin
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict $(ARGS)
 	@echo "build/site/index.html"
 
+pictures: $(VENV)/.dev ## take the pictures in docs/pictures, and each page of the viewer at three widths in build/walk (Chromium)
+	@REQUIRE_BROWSER=1 REKNIT_PICTURES=docs/pictures REKNIT_WALK=build/walk $(PYTEST) -q tests/unit/test_viewer_walk.py
+
 deploy: $(VENV)/.dev ## write the dashboards and the generated Kubernetes manifests
 	@$(BIN)/python -W ignore deploy/grafana/dashboards.py
 	@$(BIN)/python deploy/kubernetes/resources.py
@@ -112,7 +121,7 @@ clean: ## remove caches and local state
 	find reknit pipeline topics tests deploy -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment and the broker's jars as well
-	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release deploy/kafka/lib tests/js/node_modules examples/screens/node_modules
+	rm -rf $(VENV) $(VENV)-mutants $(VENV)-release .venv-frameworks deploy/kafka/lib tests/js/node_modules examples/screens/node_modules
 
 # One stamp for each step, newer than what it was made from.
 $(VENV)/.python:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.readers.shapes import read
-from reknit.pipeline.history.writers import write, writer_named
+from reknit.pipeline.history.writers import messages_of, write, writer_named
 from reknit.pipeline.session import GivenHistory
 
 
@@ -21,20 +20,21 @@ class Converted(Struct, frozen=True):
     """A history in another shape.
 
     Attributes:
-        data: the JSON of the list of messages.
+        data: the JSON of the list of messages, or the lines of a program's file.
         shape: the shape in which the history was given.
         fixes: what reading took, and a fix for everything that the other shape has no place for.
+        lines: the data is the lines of a program's file.
     """
 
     data: bytes
     shape: str
     fixes: tuple[Fix, ...]
+    lines: bool = False
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages as Python objects, as the framework's own function loads them."""
-        found: list[dict[str, Any]] = msgspec.json.decode(self.data)
-        return found
+        """The messages, or the lines, as Python objects, as the framework's own function loads them."""
+        return messages_of(self.data, lines=self.lines)
 
 
 def convert(history: GivenHistory, to: str, source: str = "auto") -> Converted:
@@ -56,4 +56,4 @@ def convert(history: GivenHistory, to: str, source: str = "auto") -> Converted:
     writer = writer_named(to)
     found = read(history, source)
     written = write(found.conversation, writer)
-    return Converted(written.data, found.shape, (*found.fixes, *written.fixes))
+    return Converted(written.data, found.shape, (*found.fixes, *written.fixes), writer.lines)

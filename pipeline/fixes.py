@@ -54,7 +54,7 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
             the canonical notation for every target; so does ``placeholder_dropped`` where a later result replaces it.
             ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body; ``turn_stubbed`` and
             ``document_text_added`` the input block that would have been sent, or that is next to the addition. Output
-            of a stream is named by its item's id.
+            of a stream is named by its item's id, and a block that a provider dropped by its place in the request.
         lossless: false where content is lost, and where the output has content that no party wrote.
         target: the target that needed it, ``""`` where all of a session's targets do; for a stream, its source.
         before: digest of the content before: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
@@ -279,10 +279,18 @@ _DIALECT = (
          "the branches of a tool's schema became one schema of an object, which takes every call that they take",
          "tools.N.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level",
          "anthropics/claude-code#5319, #5973; nspady/google-calendar-mcp#39"),
+    _kept("schema_wrapped", "rewritten", "a tool's schema accepts no object and became the member `_raw` of one",
+          "tools.N.custom.input_schema.type: Input should be 'object'", "recorded refusals of Anthropic"),
     _lost("answer_schema_loosened", "rewritten",
          "the schema of an answer lost limits that the target refuses, or is no longer strict",
-         "output_config.format.schema: For 'array' type, property 'maxItems' is not supported",
-         "recorded of Claude through Bedrock"),
+         "output_config.format.schema: For 'array' type, property 'maxItems' is not supported; "
+         "Invalid schema for response_format 'answer': In context=(), 'additionalProperties' is required to be "
+         "supplied and to be false.",
+         "recorded refusals of Claude and of OpenAI's models"),
+    _lost("answer_schema_closed", "rewritten",
+          "the objects in the schema of an answer have no other members than the named ones",
+          "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false",
+          "recorded refusals of Anthropic"),
     _lost("tool_repeated", "dropped", "a second tool of the same name was left out",
          "tools: Tool names must be unique.", "danny-avila/LibreChat#13162"),
     _lost("tool_foreign", "dropped", "another provider's own tool was left out"),
@@ -427,11 +435,25 @@ _SPEECH = (
          source="dwgx/WindsurfAPI: results that the model repeats"),
 )  # fmt: skip
 
+# Changes to the calls in a stream.
+_CALLS = (
+    _kept("call_unwrapped", "rewritten",
+          "a call of a tool that accepts no object became the value that it held in the member `_raw`",
+          source="requests that declare the tool with this member (schema_wrapped)"),
+)  # fmt: skip
+
+# Changes that a provider made to a request, as its answer reports them.
+_BY_PROVIDER = (
+    _lost("provider_dropped", "dropped", "a provider accepted a request without one of its blocks, and reported that",
+         source="anthropics/anthropic-sdk-python: input_transformations of BetaMessage"),
+)  # fmt: skip
+
 # Repairs that a policy cannot only observe, by the reason.
 _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "the message could not be read without it": tuple(entry.code for entry in _READING),
     "reading makes an object of the text in which most shapes hold a call's input": ("input_parsed",),
-    "it is made while a stream is read": tuple(entry.code for entry in _SPEECH),
+    "it is made while a stream is read": tuple(entry.code for entry in (*_SPEECH, *_CALLS)),
+    "the provider made it": tuple(entry.code for entry in _BY_PROVIDER),
     "an option of its own decides about it": (
         "tools_stripped", "reasoning_stripped", "cut_text_marked", "cut_text_dropped", "result_late_turn",
         "result_replaced", "media_over_limit", "image_scaled", "exchange_cut", "summary_inserted",
@@ -461,7 +483,7 @@ _WHY_ALWAYS = {code: reason for reason, codes in _ALWAYS.items() for code in cod
 FIXES: Mapping[str, FixCode] = MappingProxyType(
     {
         entry.code: structs.replace(entry, always=_WHY_ALWAYS.get(entry.code, ""))
-        for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH)
+        for entry in (*_READING, *_STRUCTURE, *_DIALECT, *_SPEECH, *_CALLS, *_BY_PROVIDER)
     }
 )
 OBSERVABLE: frozenset[str] = frozenset(code for code, entry in FIXES.items() if not entry.always)

@@ -104,6 +104,20 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     drain_seconds: Annotated[float, Meta(gt=0, description="Most time for answers in progress after SIGTERM.")] = 120.0
 
 
+class OtelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The export of spans by `reknit worker`, `send` and `serve`."""
+
+    endpoint: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://\S+)?$",
+            description="The collector of spans (OTLP over HTTP), such as `http://localhost:4318`; `/v1/traces` is "
+            "added. Empty: the one that OTEL_EXPORTER_OTLP_ENDPOINT names, or none. Other settings are OpenTelemetry's "
+            "own variables.",
+        ),
+    ] = ""
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The configuration of a worker and of the other commands. Sizes are in bytes, times in the unit of their name.
 
@@ -152,7 +166,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port of these; 0 takes a free one, which is shown at the start.")
     ] = 9464
-    state_dir: Annotated[str, Meta(min_length=1, description="For what one worker writes locally.")] = ".reknit"
+    state_dir: Annotated[str, Meta(min_length=1, description="For what one process writes locally.")] = ".reknit"
 
     batch_records: Annotated[
         int, Meta(ge=1, description="Records that one transaction holds at most; it begins as soon as there is one.")
@@ -221,6 +235,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     objects: ObjectSettings = ObjectSettings()
     requests: RequestSettings = RequestSettings()
     serve: ServeSettings = ServeSettings()
+    otel: OtelSettings = OtelSettings()
     text: TextSettings = TextSettings()
     state: StateSettings = StateSettings()
 

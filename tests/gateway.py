@@ -64,12 +64,13 @@ async def _done(response):
 
 
 @asynccontextmanager
-async def gateway_to(url, *, upstreams=None, **options):
+async def gateway_to(url, *, upstreams=None, tracing=None, **options):
     """Yield the URL of a gateway to a provider, and that of its status."""
     given = upstreams or [Upstream(name="provider", to=url)]
     started = asyncio.get_running_loop().create_future()
     listening = Listening(**{"metrics_port": 0, "drain_seconds": 5.0, **options})
-    work = asyncio.create_task(serve(Upstreams(given, TARGETS), listening, lambda *urls: started.set_result(urls)))
+    serving = serve(Upstreams(given, TARGETS), listening, lambda *urls: started.set_result(urls), tracing=tracing)
+    work = asyncio.create_task(serving)
     await asyncio.wait([work, started], return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         await work

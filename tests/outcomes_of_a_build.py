@@ -289,7 +289,7 @@ def streams() -> Iterator[tuple[str, str, list[bytes]]]:
     for case, row in rows(TESTS / "conformance" / "cydo_stream_recovery.jsonl"):
         yield case, "claude-cli", [line(one) for one in row["lines"]]
     for case, row in rows(TESTS / "conformance" / "stream_near_misses.jsonl"):
-        yield case, "cascade", [line(one) for one in row["events"]]
+        yield case, row.get("from", "cascade"), [line(one) for one in row["events"]]
     for case, row in rows(TESTS / "conformance" / "windsurf_cascade.jsonl"):
         said = row["input"].get("text") if isinstance(row.get("input"), dict) else None
         if isinstance(said, str):

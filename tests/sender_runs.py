@@ -19,7 +19,16 @@ _SHA = "0" * 64
 
 
 def request(
-    request_id, session="s", *, offset, partition=0, supersedes=None, reason="turn", body=b"{}", target="anthropic"
+    request_id,
+    session="s",
+    *,
+    offset,
+    partition=0,
+    supersedes=None,
+    reason="turn",
+    body=b"{}",
+    target="anthropic",
+    raw_headers=(),
 ):
     headers = RequestHeaders(
         request_id=request_id,
@@ -33,7 +42,8 @@ def request(
         reason=reason,
         supersedes=UNSET if supersedes is None else supersedes,
     )
-    return Request(session=session, body=body, headers=headers, place=Place(PROVIDER_REQUESTS, partition, offset))
+    place = Place(PROVIDER_REQUESTS, partition, offset)
+    return Request(session=session, body=body, headers=headers, raw_headers=raw_headers, place=place)
 
 
 def withdrawal(request_id, session="s", *, offset, supersedes):
@@ -101,14 +111,17 @@ class Events:
         self.may_end = asyncio.Event()
         self.may_end.set()
         self.fault: Exception | None = None
+        self.traces: list[dict[str, str]] = []
 
-    async def feed(self, session, data, *, run, framing, request_id, status) -> None:
+    async def feed(self, session, data, *, run, framing, request_id, status, trace) -> None:
         if self.fault is not None:
             raise self.fault
         assert request_id == run
         self.pieces.append((run, data, status))
+        self.traces.append(trace)
 
-    async def end_run(self, session, *, run, reason) -> None:
+    async def end_run(self, session, *, run, reason, trace) -> None:
+        self.traces.append(trace)
         self.ending.release()
         await self.may_end.wait()
         self.ended.put_nowait((session, run, reason))
@@ -127,16 +140,19 @@ class Route:
     """Answers each request with the next of its ``answers``: pieces, with errors among them that are raised."""
 
     framing = "bytes"
+    url = "https://api.example.com/v1/messages?key=secret"
 
     def __init__(self, *answers, default=None) -> None:
         self.answers = list(answers)
         self.default = default
         self.asked: list[str] = []
+        self.traces: list[dict[str, str]] = []
         self.arrived = asyncio.Semaphore(0)
         self.closed: list[str] = []
 
     async def answer(self, request):
         self.asked.append(request.headers.request_id)
+        self.traces.append(request.trace)
         answer = self.answers.pop(0) if self.answers else self.default
         self.arrived.release()
         try:

@@ -162,7 +162,7 @@ class InMemory(Values):
         return Value(None, headers, "expired") if record is None else Value(record.value, tuple(record.headers))
 
 
-def viewer_of(topics=None, index=None, *, guard=None, follower=None, allow_retry=False):
+def viewer_of(topics=None, index=None, *, guard=None, follower=None, **more):
     """A viewer of these topics with their index; without arguments, a viewer with nothing to show."""
     return Viewer(
         config=load_config(env={}),
@@ -171,7 +171,7 @@ def viewer_of(topics=None, index=None, *, guard=None, follower=None, allow_retry
         index=index,
         follower=follower or Still(),
         values=index and InMemory(index.reader, topics),
-        allow_retry=allow_retry,
+        **more,
     )
 
 

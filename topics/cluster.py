@@ -5,7 +5,8 @@ not exist and can be created. ``setting``: it can be altered in place. ``fixed``
 records are laid out by it (partitions) or because it takes a reassignment (replicas). ``unknown``: the broker does not
 report the setting, as small brokers may, so it cannot be compared.
 
-Roles are a worker, a viewer, an operator, producers of inputs, consumers of outputs. Measured with Apache Kafka's own
+Roles are a worker, a viewer, a server of screens without and with input, an operator, producers of inputs, consumers
+of outputs. Measured with Apache Kafka's own
 authorizer: Read and Write imply Describe, and an idempotent producer needs nothing in addition to Write on its topic.
 
 The module is pure: its callers query the cluster and grant the rights.
@@ -19,7 +20,18 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from reknit.topics import AGENT_TURNS, DEAD_LETTERS, EVENTS_STATE, REPLAYS, TOPICS, Topic, name_of, qualified, topics_of
+from reknit.topics import (
+    AGENT_TURNS,
+    DEAD_LETTERS,
+    EVENTS_STATE,
+    REPLAYS,
+    SESSION_ITEMS,
+    TOPICS,
+    Topic,
+    name_of,
+    qualified,
+    topics_of,
+)
 
 PARTITIONS = "partitions"
 REPLICATION_FACTOR = "replication.factor"
@@ -164,6 +176,9 @@ def roles(prefix: str, source_prefix: str | None = None) -> Iterator[Role]:
             group_of_it = Right("group", _user(prefix, user), ("Read",), prefixed=True)
             yield _role(prefix, user, Right("topic", name, ("Read",)), group_of_it)
     yield _role(prefix, "viewer", *_viewer(prefix, source_prefix))
+    yield _role(prefix, "screens", *_screens(prefix, source_prefix, ("Read",)))
+    if topics is TOPICS:  # inputs of another pipeline are only read
+        yield _role(prefix, "screens-input", *_screens(prefix, source_prefix, ("Read", "Write")))
     yield _role(prefix, "operator", *_operator_on_topics(prefix, topics))
     if topics is TOPICS:
         yield _role(prefix, "replay", *_replay(prefix))
@@ -206,6 +221,12 @@ def _viewer(prefix: str, source_prefix: str | None) -> Iterator[Right]:
             yield Right("topic", name_of(topic.name, prefix, source_prefix), ("Read",))
     yield Right("topic", f"{prefix}{REPLAYS}", ("Read",), prefixed=True)
     yield Right("group", f"{prefix}reknit", ("Describe",))
+
+
+def _screens(prefix: str, source_prefix: str | None, turns: tuple[str, ...]) -> Iterator[Right]:
+    """Yield the rights of ``reknit screens``, which reads without a group; ``turns`` are those on the turns."""
+    yield Right("topic", qualified(SESSION_ITEMS, prefix), ("Read",))
+    yield Right("topic", name_of(AGENT_TURNS, prefix, source_prefix), turns)
 
 
 def _replay(prefix: str) -> Iterator[Right]:

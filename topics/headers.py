@@ -53,6 +53,7 @@ PREFIX_RESET = "prefix-reset"
 # any topic
 PRODUCER = "producer"
 TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
 
 # agent.turns
 JUDGED = "judged"
@@ -82,6 +83,7 @@ Status: TypeAlias = Annotated[int, Meta(ge=100, le=599)]
 Place: TypeAlias = Annotated[str, Meta(description="A record: topic without prefix, partition, offset, as a/0/17.")]
 Producer: TypeAlias = Annotated[str, Meta(description="The program that wrote the input, as name/version.")]
 Traceparent: TypeAlias = Annotated[str, Meta(description="W3C Trace Context, passed on unchanged.")]
+Tracestate: TypeAlias = Annotated[str, Meta(description="As `traceparent`, which it needs.")]
 WorkersOwn: TypeAlias = Annotated[
     Literal["recorded", "reknit"],
     Meta(description="The worker wrote this record to its own input; a replay reads it and never writes it."),
@@ -131,6 +133,7 @@ class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     dataref: Dataref | UnsetType = UNSET
     producer: Producer | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
+    tracestate: Tracestate | UnsetType = UNSET
 
 
 class EndOfRunHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,6 +142,8 @@ class EndOfRunHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit: Annotated[str, Meta(description="Why it ended: an exit status, a signal's name, or words.")]
     source: str | UnsetType = UNSET
     run: str | UnsetType = UNSET
+    traceparent: Traceparent | UnsetType = UNSET
+    tracestate: Tracestate | UnsetType = UNSET
 
 
 class PolicyHeaders(Struct, frozen=True, kw_only=True):
@@ -182,6 +187,7 @@ class TurnHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dataref: Dataref | UnsetType = UNSET
     producer: Producer | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
+    tracestate: Tracestate | UnsetType = UNSET
 
 
 class ItemHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
@@ -194,6 +200,7 @@ class ItemHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename=
         str | UnsetType | None, Meta(description="The request that the provider answered so, where the events said it.")
     ] = UNSET
     traceparent: Traceparent | UnsetType | None = UNSET
+    tracestate: Tracestate | UnsetType | None = UNSET
 
 
 class FixHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -201,6 +208,7 @@ class FixHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     producer: Producer | UnsetType | None = UNSET
     traceparent: Traceparent | UnsetType | None = UNSET
+    tracestate: Tracestate | UnsetType | None = UNSET
 
 
 class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
@@ -261,6 +269,7 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     ] = UNSET
     producer: Producer | UnsetType | None = UNSET
     traceparent: Traceparent | UnsetType | None = UNSET
+    tracestate: Tracestate | UnsetType | None = UNSET
 
 
 class WithdrawalHeaders(RequestHeaders, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):

@@ -307,6 +307,10 @@ class StreamPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tools: Annotated[
         tuple[str, ...] | None, Meta(description="The tools that its text can call; for the target `cascade` only.")
     ] = None
+    wrapped_tools: Annotated[
+        tuple[str, ...],
+        Meta(description="The tools that accept no object. Items have the values that their calls hold in `_raw`."),
+    ] = ()
 
 
 class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -320,7 +324,8 @@ class FixRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str,
         Meta(
             description="The place in the session's history, such as messages.3.content.1; of what was added to it, "
-            "such as a missing result, the place where that stands in the mended history; of a stream, the item's id."
+            "such as a missing result, the place where that stands in the mended history; of a stream, the item's id; "
+            "of a block that a provider dropped (provider_dropped), the place in the request."
         ),
     ]
     lossless: Annotated[

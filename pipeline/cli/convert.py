@@ -21,7 +21,7 @@ WRITTEN = ", ".join(WRITERS)
 @QUIET
 @FILE
 def convert_command(shape: str, source: str, quiet: bool, file: str) -> None:
-    """Convert a history into the shape of a framework, and print its list of messages.
+    """Convert a history into the shape of a framework or a program, and print its list of messages or its lines.
 
     Nothing is repaired. Each thing that the shape has no place for is a line on stderr.
 
@@ -31,7 +31,7 @@ def convert_command(shape: str, source: str, quiet: bool, file: str) -> None:
         done = convert(read_input(file), shape, source)
     except ReknitError as error:
         fail(error)
-    write_bytes(done.data + b"\n")
+    write_bytes(done.data if done.lines else done.data + b"\n")
     if not quiet:
         show_fixes(done.fixes)
     raise SystemExit(int(Exit.MENDED if done.fixes else Exit.CLEAN))

@@ -110,24 +110,16 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
     why, value = letter.why, record or letter.record.value
     base = why.base or 0
     name = retry_id(letter.failed, base)
-    if why.topic != AGENT_TURNS:
-        return Retry(left=Left(f"records of {why.topic} are replayed, not retried"))
-    if letter.record.key is None:
-        return Retry(left=Left("it has no key, so nobody knows whose it is"))
-    if why.code == "bad_key":
-        return Retry(left=Left("its key is not UTF-8, so it is of no session"))
-    if why.code in _OVER and record is None:
-        return Retry(left=Left("its session is over", "a record that begins it anew"))
+    left = obstacle(why, letter.record.key, value, is_replaced=record is not None)
+    if left is not None:
+        return Retry(left=left)
     if why.code.startswith(REFUSED) and session is not None and _is_superseded(letter, session):
         return Retry(left=Left("a later request has superseded the refused one"))
     if why.code in _ASKED_AGAIN:
         return Retry(msgspec.json.encode(RequestWanted(id=name)))
-    if value is None:
-        return Retry(left=Left("its value did not fit into the letter", "it"))
-    try:
-        fields = msgspec.json.decode(value, type=dict[str, Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return Retry(left=Left("it is no JSON object", "what is meant"))
+    # The check for obstacles has found a value that is an object.
+    value = value or b"{}"
+    fields = msgspec.json.decode(value, type=dict[str, Raw])
     failed = None if session is None else session.failed
     if session is not None and failed is not None and (failed.base, failed.offset) == (base, why.offset):
         return Retry(release_of(session, value))
@@ -135,6 +127,36 @@ def retry_of(letter: Letter, session: Standing | None, record: bytes | None) -> 
         return Retry(left=Left("its session follows an earlier letter; restore its history first"))
     fields.setdefault("id", Raw(msgspec.json.encode(name)))
     return Retry(msgspec.json.encode(fields))
+
+
+def obstacle(
+    why: DeadLetterHeaders, key: bytes | None, value: bytes | None, *, is_replaced: bool = False
+) -> Left | None:
+    """Return why no retry of a letter can succeed, whatever the status of its session; None if one can.
+
+    Args:
+        why: its headers.
+        key: its key.
+        value: the record that a retry would write.
+        is_replaced: whether this is another record in place of the failed one.
+    """
+    if why.topic != AGENT_TURNS:
+        return Left(f"records of {why.topic} are replayed, not retried")
+    if key is None:
+        return Left("it has no key, so its session is unknown")
+    if why.code == "bad_key":
+        return Left("its key is not UTF-8, so it is of no session")
+    if why.code in _OVER and not is_replaced:
+        return Left("its session is over", "a record that begins it again")
+    if why.code in _ASKED_AGAIN:
+        return None
+    if value is None:
+        return Left("its value did not fit into the letter", "it")
+    try:
+        msgspec.json.decode(value, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Left("it is no JSON object", "what is meant")
+    return None
 
 
 def _is_superseded(letter: Letter, session: Standing) -> bool:
@@ -163,9 +185,13 @@ def note_of(letter: Letter, done: str) -> list[tuple[str, bytes | None]]:
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """A selection of letters: those at ``places``, and others that meet every condition."""
+    """A selection of letters: those at ``places``, and others that meet every condition.
+
+    ``may_be_gone``: a place without a letter is passed over; otherwise it is an error.
+    """
 
     places: Collection[str] = ()
+    may_be_gone: bool = False
     codes: frozenset[str] = frozenset()
     session: str | None = None
     since: int | None = None
@@ -296,7 +322,7 @@ async def _found(consumer: AIOKafkaConsumer, config: Config, wanted: Wanted) -> 
             done[letter.why.letter] = letter.why.code
         elif letter in wanted:
             letters[letter.place] = letter
-    if missing := set(wanted.places) - letters.keys():
+    if not wanted.may_be_gone and (missing := set(wanted.places) - letters.keys()):
         raise InputError("letter_unknown", f"there is no such letter: {', '.join(sorted(missing))}")
     found = [msgspec.structs.replace(letter, done=done.get(place, "")) for place, letter in letters.items()]
     return sorted(found, key=lambda letter: (letter.partition, letter.offset))

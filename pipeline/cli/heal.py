@@ -13,15 +13,16 @@ from reknit.pipeline.errors import ReknitError
 from reknit.pipeline.healing.single import NotHealed, try_healing
 
 _WHY = {
-    "unknown": "this sentence is in no row of the table, or its cause is not in the request",
-    "retry": "this may pass by itself: send the same request again, and heal it with --attempt 2",
-    "no_change": "the request has nothing of what the sentence names",
+    "unknown": "no row of the table has this sentence",
+    "session": "the repair needs the history: only a session can heal this",
+    "retry": "the cause may pass by itself: send the same request again, then heal it with --attempt 2",
+    "no_change": "the request has nothing that the sentence names",
     "invalid": "the narrower request breaks another rule",
 }
 
 
 @click.command("heal")
-@click.option("--target", default="anthropic", show_default=True, help=f"Who refused it: {TARGET_NAMES}.")
+@click.option("--target", default="anthropic", show_default=True, help=f"The target that refused it: {TARGET_NAMES}.")
 @click.option("--status", type=int, default=400, show_default=True, help="The status of the answer.")
 @click.option(
     "--error",
@@ -35,10 +36,10 @@ _WHY = {
 def heal_command(target: str, status: int, error_file: Path, attempt: int, file: str) -> None:
     """Print a request without what its provider refused.
 
-    Reads the refused request, as it was sent. The provider's sentence decides the change; one that is not known is not
-    interpreted.
+    Reads the refused request as it was sent. The sentence of the provider decides the change. An unknown sentence is
+    never interpreted.
 
-    Exit codes: 3 healed, 4 there is no narrower request, 2 the input cannot be used.
+    Exit codes: 3 if the request is healed, 4 if no healing applies, 2 if the input cannot be used.
     """
     try:
         done = try_healing(read_input(file), target, status=status, error=error_file.read_bytes(), attempt=attempt)

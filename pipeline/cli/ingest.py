@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import click
@@ -26,6 +27,7 @@ from reknit.pipeline.registry import find_source, source_of_transcript, target_n
 from reknit.pipeline.settings import Config
 from reknit.topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
 from reknit.topics import headers as names
+from reknit.topics.trace import trace_headers
 
 SESSION = click.option("--session", required=True, help="The session's id, the key of its records.")
 
@@ -41,21 +43,21 @@ def ingest_group() -> None:
 @ingest_group.command("events")
 @with_config
 @SESSION
-@click.option("--source", default="claude-cli", show_default=True, help=f"Whose events they are: {SOURCE_NAMES}.")
-@click.option("--run", default=None, help="The run's id; a random one where it is not given.")
+@click.option("--source", default="claude-cli", show_default=True, help=f"The source of the events: {SOURCE_NAMES}.")
+@click.option("--run", default=None, help="The run's id. Default: a random one.")
 @click.option(
     "--framing",
     type=click.Choice(["events", "bytes"]),
     default="events",
     show_default=True,
-    help="A record a line, or the bytes as they come, as from a socket.",
+    help="One record per line, or the bytes in pieces as they are read.",
 )
 @click.option(
     "--transcript",
     default=None,
     type=click.Path(dir_okay=False),
-    help="Where the program keeps its own transcript of the run: it is sent when the input has ended, and turns are "
-    "recorded as it has them.",
+    help="The program's own transcript of the run. It is sent after the end of the input, and turns are recorded from "
+    "it.",
 )
 @FILE
 def ingest_events(
@@ -167,10 +169,12 @@ async def _send_turns(config: Config, session: str, file: str, *, mirror: bool) 
 
 @ingest_group.command("requests")
 @with_config
-@click.option("--target", default="", help=f"Whose requests they are, where no URL says it: {TARGET_NAMES}.")
-@click.option("--session-from", default="", metavar="PLACE", help="Where a line names the session: a.dotted.name.")
-@click.option("--producer", default="", help="The program that sent them, as name/version.")
-@click.option("--producer-from", default="", metavar="PLACE", help="Where a line names that program.")
+@click.option("--target", default="", help=f"The target of requests without a known URL: {TARGET_NAMES}.")
+@click.option(
+    "--session-from", default="", metavar="PLACE", help="The member of a line that names the session: a.dotted.name."
+)
+@click.option("--producer", default="", help="The program that sent the requests, as name/version.")
+@click.option("--producer-from", default="", metavar="PLACE", help="The member of a line that names that program.")
 @FILE
 def ingest_requests(
     config: Config, target: str, session_from: str, producer: str, producer_from: str, file: str
@@ -208,7 +212,8 @@ async def _send_requests(config: Config, places: Places, producer: str, file: st
             headers = [(names.PRODUCER, named.encode())] if named else []
             for number, record in enumerate(records, 1):
                 judged = [(names.JUDGED, logged.judged)] if number == len(records) else []
-                await sending.send(msgspec.json.encode(record), [*headers, *judged], session.encode())
+                record_headers = [*headers, *judged, *logged.trace]
+                await sending.send(msgspec.json.encode(record), record_headers, session.encode())
         await sending.delivered()
         said = f"{taken} requests of {len(conversations.sessions)} sessions to {AGENT_TURNS}, {again} sent again"
         say(f"{said}; {passed.total()} lines passed over")
@@ -217,16 +222,21 @@ async def _send_requests(config: Config, places: Places, producer: str, file: st
 
 
 class _Sender:
-    """Sends records to one topic; a record without a key of its own gets the key of the command's session."""
+    """Sends records to one topic; a record without a key of its own gets the key of the command's session.
+
+    The records of a session have the trace of the environment (``TRACEPARENT``, ``TRACESTATE``), the carrier that
+    OpenTelemetry has for programs. Records of many sessions belong to traces of their own.
+    """
 
     def __init__(self, sender: Sender, topic: str, key: bytes) -> None:
         self._sender = sender
         self._topic = topic
         self._key = key
+        self._trace = trace_headers(os.environ) if key else ()
         self.count = 0
 
     async def send(
-        self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None, key: bytes | None = None
+        self, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] = (), key: bytes | None = None
     ) -> None:
         """Send a record; wait while too many are in flight.
 
@@ -234,7 +244,7 @@ class _Sender:
             InputError: the record is larger than the topic allows.
         """
         try:
-            await self._sender.send(self._topic, value, key or self._key, headers or ())
+            await self._sender.send(self._topic, value, key or self._key, [*headers, *self._trace])
         except MessageSizeTooLargeError as error:
             size = len(value or b"")
             raise InputError("record_too_large", f"a record of {size} bytes; {LARGEST_INPUT} is the most") from error

@@ -44,11 +44,12 @@ from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import SOURCES, TARGETS, find_source, target_named
 from reknit.pipeline.rules.base import Violation
 from reknit.pipeline.session import Normalized
-from reknit.pipeline.session.arguments import POLICY_OPTIONS
+from reknit.pipeline.session.arguments import POLICY_OPTIONS, tools_from
 from reknit.pipeline.session.scaled import Scale
 from reknit.pipeline.streams.recovery.diagnosis import END_OF_INPUT
 from reknit.pipeline.streams.recovery.likely import LOOKED_AT_BYTES, likely_source
 from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 from reknit.topics.items import AgentUnrecognized
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
 FILE = click.argument("file", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 # Most bytes of one read.
 _PIECE = 1 << 16
-QUIET = click.option("-q", "--quiet", is_flag=True, help="No words about fixes and violations on stderr.")
-LINES = click.option("--lines", is_flag=True, help="One document a line, in and out.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print no fixes and violations on stderr.")
+LINES = click.option("--lines", is_flag=True, help="Read and write one document per line.")
 
 
 # Choices of options.
@@ -75,20 +76,24 @@ Form: TypeAlias = Literal["body", "report", "diff"]
 
 
 @click.command("normalize")
-@click.option("--to", "target", default="anthropic", show_default=True, help=f"Who is to accept it: {TARGET_NAMES}.")
-@click.option("--from", "shape", default="auto", show_default=True, help=f"Its shape: auto, {', '.join(SHAPES)}.")
+@click.option(
+    "--to", "target", default="anthropic", show_default=True, help=f"The target of the request: {TARGET_NAMES}."
+)
+@click.option(
+    "--from", "shape", default="auto", show_default=True, help=f"The history's shape: auto, {', '.join(SHAPES)}."
+)
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="K=V",
-    help=f"How to mend where there is a choice: {_POLICIES}.",
+    help=f"A choice between repairs: {_POLICIES}.",
 )
-@click.option("--model", help="The model, in place of the one that the document names.")
+@click.option("--model", help="The model, instead of the document's.")
 @click.option(
     "--report", "--json", "report", is_flag=True, help="Print request, fixes and violations as one JSON object."
 )
-@click.option("--diff", is_flag=True, help="Print the difference between history and request, and no request.")
+@click.option("--diff", is_flag=True, help="Print the difference between history and request, instead of the request.")
 @QUIET
 @LINES
 @FILE
@@ -205,9 +210,11 @@ def _policy(pairs: Sequence[str]) -> dict[str, str]:
 
 
 @click.command("validate")
-@click.option("--target", default="anthropic", show_default=True, help=f"Whose rules to judge by: {TARGET_NAMES}.")
-@click.option("--model", default=None, help="The model, where the body does not name it.")
-@click.option("--beta", "betas", multiple=True, help="A value of the header anthropic-beta that is sent along.")
+@click.option(
+    "--target", default="anthropic", show_default=True, help=f"The target whose rules are applied: {TARGET_NAMES}."
+)
+@click.option("--model", default=None, help="The model, if the body does not name it.")
+@click.option("--beta", "betas", multiple=True, help="A value of the request's anthropic-beta header.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on a terminal too.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit code has the result.")
 @LINES
@@ -253,17 +260,25 @@ def _judged(body: bytes, found: Sequence[Violation], *, prompt: bool) -> Exit:
     "source",
     default="claude-cli",
     show_default=True,
-    help=f"Whose events they are: {SOURCE_NAMES}.",
+    help=f"The source of the events: {SOURCE_NAMES}.",
 )
-@click.option("--model", help="The name that a source of text only (cascade) is to speak under.")
+@click.option("--model", help="The model's name in the items of a source of text only (cascade).")
 @click.option(
     "--transcript",
     type=click.Path(exists=True, dir_okay=False),
-    help="The transcript that gemini-cli or claude-cli kept of the run: what it does not hold is withdrawn.",
+    help="The run's transcript by gemini-cli or claude-cli. Items that it does not contain are withdrawn.",
+)
+@click.option(
+    "--tools",
+    type=click.Path(exists=True, dir_okay=False),
+    help="JSON of the tools that Reknit received, or of a document with them. The input of a call to one that "
+    "accepts no object is taken out of the member `_raw`.",
 )
 @QUIET
 @FILE
-def recover_command(source: str, model: str | None, transcript: str | None, quiet: bool, file: str) -> None:
+def recover_command(
+    source: str, model: str | None, transcript: str | None, tools: str | None, quiet: bool, file: str
+) -> None:
     """Turn raw provider events into items, one per line, as they arrive.
 
     Exits with 3 if an item was promoted, retracted or left incomplete, if text of the source was changed, or if the
@@ -280,6 +295,7 @@ def recover_command(source: str, model: str | None, transcript: str | None, quie
             raise InputError("no_transcript", f"of {source} no transcript is read")
         recovery = Recovery(source)
         recovery.speak(OutputFilters(model=model))
+        recovery.unwrap(frozenset() if tools is None else _wrapped_tools(Path(tools)))
         for items in _recovered(recovery, file, transcript, begins):
             recovery.take_finished()
             recovery_fixes += recovery.take_fixes()
@@ -299,6 +315,18 @@ def recover_command(source: str, model: str | None, transcript: str | None, quie
             raise SystemExit(int(Exit.UNUSABLE))
         say(f"reknit: {unrecognised} events are not events of {source} and became agent/unrecognized{hint}")
     raise SystemExit(int(Exit.MENDED if mended or recovery_fixes or unrecognised else Exit.CLEAN))
+
+
+def _wrapped_tools(file: Path) -> frozenset[str]:
+    """The tools in a file that accept no object."""
+    try:
+        given = msgspec.json.decode(file.read_bytes())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InputError("not_json", f"the tools are not JSON: {error}", path="tools") from error
+    found = given.get("tools", []) if isinstance(given, dict) else given
+    if not isinstance(found, list):
+        raise InputError("wrong_type", "expected a list of tools, or a document with one", path="tools")
+    return wrapped_tools(tools_from(found))
 
 
 def _recovered(
@@ -357,7 +385,13 @@ def _is_mend(item: Any) -> bool:  # noqa: ANN401  the item union
 
 
 @click.command("test")
-@click.option("--load", "modules", multiple=True, metavar="MODULE", help="Import it first: it registers your targets.")
+@click.option(
+    "--load",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="A module that is imported first, to register your targets.",
+)
 @click.argument("cases", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def test_command(modules: tuple[str, ...], cases: str) -> None:
     """Check histories of your own: CASES.jsonl has one case per line, - is stdin.
@@ -428,7 +462,7 @@ def _unusable(name: str, target: str, error: ReknitError) -> Exit:
 
 @click.command("explain")
 @click.argument("code", required=False)
-@click.option("--list", "all_codes", is_flag=True, help="List all codes; so does leaving out CODE.")
+@click.option("--list", "all_codes", is_flag=True, help="List all codes, as without CODE.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--write", type=click.Path(file_okay=False), help="Write all pages as Markdown into this directory.")
 def explain_command(code: str | None, all_codes: bool, as_json: bool, write: str | None) -> None:

@@ -25,7 +25,9 @@ from reknit.pipeline.model import ToolResult, ToolUse
 from reknit.pipeline.serve.endpoints import endpoint_of
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.pipeline.validation import validate
+from reknit.topics.headers import Headers
 from reknit.topics.records import HistoryRestored, RequestWanted, SessionOpened, TurnAppended, TurnRecord
+from reknit.topics.trace import CARRIED, trace_headers
 
 # Members by which logs name each value; the first that exists counts.
 _BODY: Final = ("body", "request.body", "request_body", "request.content", "request.postData.text", "request")
@@ -42,13 +44,17 @@ _MOST_SESSIONS: Final = 100_000
 
 
 class Logged(Struct, frozen=True):
-    """One request of the log. ``session`` is "" if the log names none, ``model`` if the URL names none."""
+    """One request of the log. ``session`` is "" if the log names none, ``model`` if the URL names none.
+
+    ``trace`` are the trace headers that the client sent.
+    """
 
     target: str
     body: dict[str, Raw]
     session: str = ""
     producer: str = ""
     model: str = ""
+    trace: Headers = ()
 
     @property
     def judged(self) -> bytes:
@@ -81,14 +87,24 @@ def read_line(line: bytes, places: Places) -> Logged:
     url = urlsplit(str(_first(logged, _URL) or ""))
     target, model = _whose(url.path, url.netloc or str(_first(logged, _HOST) or ""), body)
     if not (places.target or target):
-        raise InputError("provider_unknown", f"nobody's known endpoint: {url.path or 'no url'}; name it with --target")
+        raise InputError(
+            "provider_unknown", f"no provider has the endpoint {url.path or 'without a path'}: give --target"
+        )
     return Logged(
         target=places.target or target,
         body=body,
         session=_named(logged, places.session),
         producer=_named(logged, places.producer),
         model=model,
+        trace=trace_headers(
+            {name: str(value) for name in CARRIED if (value := _first(logged, _places_of(name))) is not None}
+        ),
     )
+
+
+def _places_of(header: str) -> tuple[str, ...]:
+    """Return the places where logs have a header of a request."""
+    return f"headers.{header}", f"request.headers.{header}", header
 
 
 def _body_of(logged: dict[str, Any]) -> dict[str, Raw]:

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -19,6 +19,7 @@ from msgspec import structs
 from reknit.pipeline.cli import configure_logs, exit_of, fail, say
 from reknit.pipeline.cli.broker import run_with_broker, unless_stopped
 from reknit.pipeline.cli.config import broker_options, session_defaults, setting_option, wait_option, with_config
+from reknit.pipeline.cli.index_servers import index_path, index_server_options
 from reknit.pipeline.config import load_config
 from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
 from reknit.pipeline.objects import open_objects
@@ -42,9 +43,7 @@ DEFAULT_PORT = 8760
 @setting_option("delivery", type=click.Choice(["exactly-once", "at-least-once"]))
 @setting_option("metrics_port", type=int)
 @setting_option("state_dir", type=click.Path(file_okay=False))
-@click.option(
-    "--shadow", is_flag=True, help="Only say what would be done with another pipeline's inputs: fixes and dead letters."
-)
+@click.option("--shadow", is_flag=True, help="Publish only fixes and dead letters for the inputs of another pipeline.")
 def worker_command(config_file: str | None, *, shadow: bool, **options: str | int | None) -> None:
     """Run a worker until it is stopped.
 
@@ -94,20 +93,27 @@ def run(
     from reknit.pipeline.engine import Tuning, run_worker
     from reknit.pipeline.metrics import Metrics
     from reknit.pipeline.stages import WRITTEN, stages
+    from reknit.pipeline.tracing.calls import Tracing
+    from reknit.pipeline.tracing.opening import open_tracing
 
     configure_logs(config.log_level, config.log_format)
     bounds = {name: getattr(config, name) for name in Tuning.__struct_fields__ if hasattr(config, name)}
     tuning = tuning or Tuning(**bounds)
-    return run_worker(
-        config,
-        factories or stages(session_defaults(config)),
-        Metrics(targets=config.session.targets, pipeline=config.prefix),
-        outputs=WRITTEN,
-        tuning=tuning,
-        objects=open_objects(config),
-        scope=structs.replace(scope or scope_of(config, ends), rate=rate),
-        on_progress=on_progress,
-    )
+    scope = structs.replace(scope or scope_of(config, ends), rate=rate)
+    # A replay would add its spans to the traces of the live work.
+    tracing = open_tracing(config.otel, config.inputs_prefix) if scope.ends is None else Tracing()
+    with closing(tracing):
+        return run_worker(
+            config,
+            factories or stages(session_defaults(config)),
+            Metrics(targets=config.session.targets, pipeline=config.prefix),
+            outputs=WRITTEN,
+            tuning=tuning,
+            objects=open_objects(config),
+            scope=scope,
+            on_progress=on_progress,
+            observer=tracing if tracing.is_on else None,
+        )
 
 
 def scope_of(config: Config, ends: Mapping[str, Sequence[int]] | None = None) -> Scope:
@@ -148,46 +154,27 @@ def shadow_of(config: Config) -> Scope:
 
 @click.command("viewer")
 @with_config
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen on. Another than this machine's own wants a login.",
+@index_server_options(
+    "viewer",
+    port=DEFAULT_PORT,
+    host_note="An address other than loopback needs --token-file.",
+    forwarded="X-Forwarded-For, -Host, -Proto and -User",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    help="The port; 0 takes a free one.",
-)
-@click.option(
-    "--index",
-    "index_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file of the index; without it viewer.sqlite in state_dir, with the prefix in its name.",
-)
-@click.option("--rebuild", is_flag=True, help="Throw the index away, and fill it from the topics.")
-@click.option("--allow-retry", is_flag=True, help="Let pages retry dead letters; without it they only show.")
-@click.option(
-    "--allow-host", "names", multiple=True, metavar="NAME", help="Another name under which a browser may ask for it."
-)
-@click.option(
-    "--trusted-proxy",
-    "proxies",
-    multiple=True,
-    metavar="ADDRESS",
-    help="A proxy, or a network of them, whose X-Forwarded-For, -Host, -Proto and -User count.",
-)
+@click.option("--allow-retry", is_flag=True, help="Let pages retry dead letters. Without it they are read-only.")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The token with which people log in; a file that is not there is made, with a token that nobody guesses.",
+    help="A file with the token that users log in with. A missing file is created with a random token.",
 )
 @click.option(
     "--audit-log",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file to which is added who asked for which page, a line of JSON each.",
+    help="Append a JSON line for each request to this file: its user, its page and its status.",
+)
+@click.option(
+    "--titles",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A JSON object of titles by session id. Lists and pages show them next to the id.",
 )
 def viewer_command(config: Config, **given: Any) -> None:  # noqa: ANN401  click's options
     """Show sessions, fixes and streams in a browser, from an index that follows the topics.
@@ -208,6 +195,7 @@ async def _until_stopped(
     token_file: Path | None,
     audit_log: Path | None,
     index_file: Path | None,
+    titles: Path | None,
     **options: Any,  # noqa: ANN401  the rest is the server's
 ) -> None:
     from reknit.pipeline.viewer.guard import Guard
@@ -215,17 +203,29 @@ async def _until_stopped(
 
     with audit_to(audit_log) as audit:
         login = "" if token_file is None else secret_in(token_file)
-        name = f"viewer-{config.prefix.strip('.')}" if config.prefix else "viewer"
         await unless_stopped(
             run_viewer(
                 config,
                 Guard(host, names, login, proxies, audit),
+                titles={} if titles is None else titles_in(titles),
                 host=host,
-                index_file=index_file or Path(config.state_dir) / f"{name}.sqlite",
+                index_file=index_path(config, "viewer", index_file),
                 on_start=lambda url: _say_where(config, url, token_file, login),
                 **options,
             )
         )
+
+
+def titles_in(file: Path) -> dict[str, str]:
+    """Return the titles of sessions in a file.
+
+    Raises:
+        InputError: ``bad_titles``, it is not a JSON object of texts.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError("bad_titles", f"{file} is not a JSON object of titles by session id: {error}") from error
 
 
 @contextmanager

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from reknit.pipeline.cli import Group, configure_logs, fail, say
 from reknit.pipeline.cli.broker import run_with_broker, unless_stopped
 from reknit.pipeline.cli.config import with_config
+from reknit.pipeline.cli.index_servers import index_path, index_server_options
 from reknit.pipeline.cli.running import secret_in
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.settings import Config
 
 if TYPE_CHECKING:
     from reknit.pipeline.screen_server.access import Signer
+    from reknit.pipeline.screen_server.checks import Check
     from reknit.pipeline.screen_server.gate import Gate, Limits
-    from reknit.pipeline.viewer.guard import Guard
+    from reknit.pipeline.viewer.guard import HostNames
 
 log = logging.getLogger("reknit.screens")
 
 DEFAULT_PORT = 8770
+# A full collection after 2,000,000 more objects: those of some 13,000 connections.
+_GC_THRESHOLDS = (10_000, 20, 10)
 _KEY_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -33,6 +39,14 @@ class _ServesByDefault(Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = bool(args) and (args[0] in self.commands or args[0] in {"-h", "--help"})
         return super().parse_args(ctx, args if is_named else ["serve", *args])
+
+
+class _Access(Struct, frozen=True):
+    """The options that decide about access."""
+
+    key_file: Path | None
+    check_name: str | None
+    check_timeout: float
 
 
 @click.group("screens", cls=_ServesByDefault)
@@ -45,35 +59,32 @@ def screens_group() -> None:
 
 @screens_group.command("serve")
 @with_config
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    help="The port; 0 takes a free one.",
+@index_server_options(
+    "screens",
+    port=DEFAULT_PORT,
+    host_note="An address other than loopback needs --key-file or --check.",
+    forwarded="X-Forwarded-For, -Host and -Proto",
 )
-@click.option(
-    "--index",
-    "index_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file of the index; without it screens.sqlite in state_dir, with the prefix in its name.",
-)
-@click.option("--rebuild", is_flag=True, help="Throw the index away, and fill it from the topics.")
 @click.option(
     "--key-file",
     type=_KEY_FILE,
-    help="The key that signs tokens; a missing file is created with a random key. Without one, this machine only.",
+    help="The key that signs tokens; a missing file is created with a random key. Without a key and without --check, "
+    "only this machine can connect.",
 )
-@click.option("--allow-origin", "origins", multiple=True, metavar="URL", help="A site whose pages may ask.")
-@click.option("--allow-host", "names", multiple=True, metavar="NAME", help="Another host name of this server.")
 @click.option(
-    "--trusted-proxy",
-    "proxies",
-    multiple=True,
-    metavar="ADDRESS",
-    help="A proxy, or a network of them, whose X-Forwarded-For, -Host and -Proto count.",
+    "--check",
+    "check_name",
+    metavar="MODULE:FUNCTION",
+    help="A function of yours that decides about each request. With --key-file, both must allow.",
 )
+@click.option(
+    "--check-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Seconds that this function may take; after them access is denied.",
+)
+@click.option("--allow-origin", "origins", multiple=True, metavar="URL", help="A site whose pages may connect.")
 @click.option("--details", "with_details", is_flag=True, help="Also serve records about the program and its machine.")
 @click.option("--input", "takes_input", is_flag=True, help="Let tokens of scope write send the user's words.")
 @click.option(
@@ -97,7 +108,20 @@ def serve_command(config: Config, **given: Any) -> None:  # noqa: ANN401  click'
     with 2 if only a person can help, with 75 if no broker answers at the start.
     """
     configure_logs(config.log_level, config.log_format)
+    _tune_collector()
     run_with_broker(config, lambda: _until_stopped(config, **given))
+
+
+def _tune_collector() -> None:
+    """Tune the garbage collector for many connections.
+
+    A full collection visits 150 objects per connection and stops the server meanwhile. With the defaults it began
+    several times while 5,000 connections were opened. The state of a connection is mostly freed without it.
+    """
+    import reknit.pipeline.screen_server.server  # noqa: F401  modules are permanent as well
+
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def _until_stopped(
@@ -108,6 +132,8 @@ async def _until_stopped(
     origins: tuple[str, ...],
     proxies: tuple[str, ...],
     key_file: Path | None,
+    check_name: str | None,
+    check_timeout: float,
     index_file: Path | None,
     streams_of_a_peer: int,
     **options: Any,  # noqa: ANN401  the rest is the server's
@@ -115,41 +141,50 @@ async def _until_stopped(
     from reknit.pipeline.screen_server.gate import Limits
     from reknit.pipeline.screen_server.server import run_screens
 
-    guard, signer = _keys_of(host, names, proxies, key_file)
-    limits = Limits(of_peer=streams_of_a_peer)
-    gate = _gate_of(guard, signer, origins, limits, allow_writing=options["takes_input"])
-    name = f"screens-{config.prefix.strip('.')}" if config.prefix else "screens"
+    if options["takes_input"] and config.source_prefix not in {None, config.prefix}:
+        raise InputError("inputs_foreign", "--input is not possible with --source-prefix: its inputs are only read")
+    access = _Access(key_file, check_name, check_timeout)
+    hosts, signer, check = _access_of(host, names, proxies, access)
+    gate = _gate_of(hosts, signer, check, origins, Limits(of_peer=streams_of_a_peer), options["takes_input"])
     await unless_stopped(
         run_screens(
             config,
             gate,
             host=host,
-            index_file=index_file or Path(config.state_dir) / f"{name}.sqlite",
+            index_file=index_path(config, "screens", index_file),
             on_start=lambda url: _say_where(config, url),
             **options,
         )
     )
 
 
-def _keys_of(
-    host: str, names: tuple[str, ...], proxies: tuple[str, ...], key_file: Path | None
-) -> tuple[Guard, Signer | None]:
-    """Return the names of the server and the signer of its tokens.
+def _access_of(
+    host: str, names: tuple[str, ...], proxies: tuple[str, ...], access: _Access
+) -> tuple[HostNames, Signer | None, Check | None]:
+    """Return the names of the server, the signer of its tokens and the operator's check.
 
     Raises:
-        InputError: ``key_missing``, if other machines could connect.
+        InputError: ``key_missing``, if other machines could connect without either; ``check_unknown``.
     """
     from reknit.pipeline.screen_server.access import Signer
-    from reknit.pipeline.viewer.guard import Guard, is_loopback
+    from reknit.pipeline.screen_server.checks import Check, load_check
+    from reknit.pipeline.viewer.guard import HostNames, is_loopback
 
-    key = "" if key_file is None else secret_in(key_file)
-    if not key and (proxies or not is_loopback(host)):
-        raise InputError("key_missing", "beyond this machine's loopback tokens are needed: give --key-file")
-    return Guard(host, names, key, proxies), Signer(key) if key else None
+    key = "" if access.key_file is None else secret_in(access.key_file)
+    if not key and access.check_name is None and (proxies or not is_loopback(host)):
+        words = "only loopback can be served without access control: give --key-file or --check"
+        raise InputError("key_missing", words)
+    check = None if access.check_name is None else Check(load_check(access.check_name), access.check_timeout)
+    return HostNames(host, names, proxies), Signer(key) if key else None, check
 
 
 def _gate_of(
-    guard: Guard, signer: Signer | None, origins: tuple[str, ...], limits: Limits, *, allow_writing: bool
+    hosts: HostNames,
+    signer: Signer | None,
+    check: Check | None,
+    origins: tuple[str, ...],
+    limits: Limits,
+    allow_writing: bool,
 ) -> Gate:
     """Return the checks of requests.
 
@@ -160,9 +195,9 @@ def _gate_of(
 
     for origin in origins:
         if not is_site(origin):
-            words = f"{origin!r} is no site: a scheme and a host, as https://app.example.com"
+            words = f"{origin!r} is not a site: give a scheme and a host, such as https://app.example.com"
             raise InputError("origin_unknown", words)
-    return Gate(guard, signer, origins, limits, allow_writing=allow_writing)
+    return Gate(hosts, signer, origins, limits, check=check, allow_writing=allow_writing)
 
 
 def _say_where(config: Config, url: str) -> None:

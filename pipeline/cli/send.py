@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -27,25 +27,33 @@ if TYPE_CHECKING:
 @with_config
 @click.option("--to", "url", metavar="URL", help="POST requests there; {model} is the request's model.")
 @click.option("--exec", "program", metavar="COMMAND", help="Write each request to this program's standard input.")
-@click.option("--target", default="anthropic", show_default=True, help=f"Whose requests are sent: {TARGET_NAMES}.")
+@click.option(
+    "--target", default="anthropic", show_default=True, help=f"The target of the requests to send: {TARGET_NAMES}."
+)
 @click.option(
     "--source",
     default=None,
-    help=f"Whose events come back: {SOURCE_NAMES}; the target's own where it is not given.",
+    help=f"The source of the answers: {SOURCE_NAMES}. Default: that of the target.",
 )
-@click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="Goes with each request.")
+@click.option("--header", "headers", multiple=True, metavar="NAME: VALUE", help="A header of each request.")
 @click.option(
-    "--secret-header", "secrets", multiple=True, metavar="NAME=VARIABLE", help="As --header, from the environment."
+    "--secret-header",
+    "secrets",
+    multiple=True,
+    metavar="NAME=VARIABLE",
+    help="As --header, with the value of an environment variable.",
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second at most.")
-@click.option("--attempts", type=click.IntRange(min=1), default=6, show_default=True, help="Tries of one request.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum requests per second.")
+@click.option(
+    "--attempts", type=click.IntRange(min=1), default=6, show_default=True, help="Maximum attempts per request."
+)
 @click.option(
     "--longest-wait",
     type=click.FloatRange(min=0),
     default=3600.0,
     show_default=True,
     metavar="SECONDS",
-    help="The longest pause that a provider's retry-after can ask for.",
+    help="The longest retry-after of a provider that is obeyed.",
 )
 @click.option(
     "--concurrency",
@@ -80,11 +88,13 @@ def send_command(
     from reknit.pipeline.client import Events
     from reknit.pipeline.client.consumers import Requests
     from reknit.pipeline.client.sender import Sender
+    from reknit.pipeline.tracing.opening import open_tracing
 
     configure_logs(config.log_level, config.log_format)
 
     async def run() -> None:
         async with (
+            aclosing(open_tracing(config.otel)) as tracing,
             _route(url, program, _headers(headers, secrets)) as route,
             Events(config, source or target) as events,
             Requests(config, group=group) as requests,
@@ -99,6 +109,7 @@ def send_command(
                 attempts=attempts,
                 longest_wait=longest_wait,
                 at_once=concurrency,
+                tracing=tracing,
             )
             if not await unless_stopped(sending.run()):
                 say("stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import click
@@ -27,14 +28,21 @@ from reknit.pipeline.settings import Config
 )
 @click.option("--listen", metavar="HOST:PORT", help="The address  [default: 127.0.0.1:8787]")
 @click.option("--to", "url", metavar="URL", help="The only upstream: the base URL of a provider's API.")
-@click.option("--target", default="", help="With --to: whose rules judge the requests; without it, known by the path.")
+@click.option(
+    "--target", default="", help="With --to: the target that judges the requests. Default: from the request's path."
+)
 @click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with the key that clients send in x-reknit-key.",
 )
-@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Serve HTTPS with it.")
-@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its private key.")
+@click.option(
+    "--tls-cert", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The certificate for HTTPS."
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The certificate's private key."
+)
+@setting_option("state_dir", type=click.Path(file_okay=False))
 @setting_option("metrics_port", type=int)
 def serve_command(
     config_file: str | None,
@@ -85,6 +93,7 @@ async def _until_stopped(
     config: Config, upstreams: Upstreams, key: str, tls_cert: Path | None, tls_key: Path | None
 ) -> None:
     from reknit.pipeline.serve.server import Listening, serve, tls_of
+    from reknit.pipeline.tracing.opening import open_tracing
 
     host, _, port = config.serve.listen.rpartition(":")
     listening = Listening(
@@ -94,8 +103,12 @@ async def _until_stopped(
         tls=tls_of(tls_cert, tls_key),
         metrics_port=config.metrics_port,
         drain_seconds=config.serve.drain_seconds,
+        state_dir=Path(config.state_dir),
     )
-    await unless_stopped(serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams)))
+    async with aclosing(open_tracing(config.otel)) as tracing:
+        await unless_stopped(
+            serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams), tracing=tracing)
+        )
 
 
 def _say_where(url: str, status_url: str, upstreams: Upstreams) -> None:

@@ -391,7 +391,7 @@ def export_command(config: Config, shape: str | None, sessions: tuple[str, ...])
     """Print sessions as documents that restore them, one per line; `normalize` accepts `document`.
 
     With --as, a line is a list of messages as `convert` writes it, and what the shape has no place for is a line on
-    stderr.
+    stderr. A program's file (claude-code, codex-rollout) holds one session.
 
     Exits with 2 if nothing is known of one of them.
     """
@@ -399,6 +399,8 @@ def export_command(config: Config, shape: str | None, sessions: tuple[str, ...])
         writer = None if shape is None else writer_named(shape)
     except InputError as error:
         fail(error)
+    if writer is not None and writer.lines and len(sessions) > 1:
+        raise click.UsageError(f"a file of {writer.name} holds one session: name one")
     run_with_broker(config, lambda: _export(config, sessions, writer))
 
 
@@ -419,7 +421,7 @@ async def _export(config: Config, sessions: tuple[str, ...], writer: Writer | No
             write_json(export(session, one.entry.session))
         else:
             written = export_as(one.entry.session, writer)
-            write_bytes(written.data + b"\n")
+            write_bytes(written.data if written.lines else written.data + b"\n")
             show_fixes(written.fixes)
 
 

@@ -34,8 +34,11 @@ from reknit.topics.records import (
     TurnAppended,
     TurnRecord,
 )
+from reknit.topics.trace import trace_headers
 
 Json: TypeAlias = Mapping[str, Any] | bytes | Raw
+# The headers of W3C Trace Context, as OpenTelemetry's ``propagate.inject`` writes them into a carrier.
+Trace: TypeAlias = Mapping[str, str]
 
 
 class Pipeline(Cluster, HasObjects, Protocol):
@@ -111,6 +114,10 @@ class _Writer:
 class Turns(_Writer):
     """Writes ``agent.turns``. Each call returns the record's place once the brokers have it.
 
+    ``trace`` is a carrier with ``traceparent`` and ``tracestate``, as OpenTelemetry's ``propagate.inject`` fills it.
+    Requests, fixes and dead letters that the record leads to have the same. Other members and invalid values are
+    ignored.
+
     Args:
         brokers: where the pipeline is.
         producer: the program's name and version (``crew/1.4``), which each fix of its turns names.
@@ -131,6 +138,7 @@ class Turns(_Writer):
         tools: Any = UNSET,  # noqa: ANN401  tools of any provider
         params: Mapping[str, Any] | UnsetType | None = UNSET,
         policy: PolicyChange | UnsetType | None = UNSET,
+        trace: Trace | None = None,
     ) -> Place:
         """Set the properties of the session's requests; None restores the worker's default."""
         record = SessionOpened(
@@ -141,7 +149,7 @@ class Turns(_Writer):
             params={name: _raw(value) for name, value in params.items()} if isinstance(params, Mapping) else params,
             policy=policy,
         )
-        return await self.write(session, record)
+        return await self.write(session, record, trace=trace)
 
     async def append(
         self,
@@ -151,6 +159,7 @@ class Turns(_Writer):
         record_id: str | None = None,
         request: bool = True,
         shape: str | None = None,
+        trace: Trace | None = None,
     ) -> Place:
         """Append a message, in any shape that Reknit reads; an id is made where none is given.
 
@@ -163,28 +172,38 @@ class Turns(_Writer):
             request=request,
             shape=UNSET if shape is None else shape,
         )
-        return await self.write(session, record)
+        return await self.write(session, record, trace=trace)
 
-    async def restore(self, session: str, messages: Iterable[Json] | bytes, *, record_id: str | None = None) -> Place:
+    async def restore(
+        self,
+        session: str,
+        messages: Iterable[Json] | bytes,
+        *,
+        record_id: str | None = None,
+        trace: Trace | None = None,
+    ) -> Place:
         """Replace the history; this triggers no request."""
         listed = messages if isinstance(messages, bytes) else [_raw(message) for message in messages]
-        return await self.write(session, HistoryRestored(messages=_raw(listed), id=record_id or _new_id()))
+        record = HistoryRestored(messages=_raw(listed), id=record_id or _new_id())
+        return await self.write(session, record, trace=trace)
 
-    async def rewind(self, session: str, to: str | int, *, record_id: str | None = None) -> Place:
+    async def rewind(
+        self, session: str, to: str | int, *, record_id: str | None = None, trace: Trace | None = None
+    ) -> Place:
         """Take turns back from the end: ``to`` is the id of the turn that becomes the last, or how many stay."""
-        return await self.write(session, HistoryRewound(to=to, id=record_id or _new_id()))
+        return await self.write(session, HistoryRewound(to=to, id=record_id or _new_id()), trace=trace)
 
-    async def want_request(self, session: str, *, record_id: str | None = None) -> Place:
+    async def want_request(self, session: str, *, record_id: str | None = None, trace: Trace | None = None) -> Place:
         """Ask for a request now, whether or not the history has changed."""
-        return await self.write(session, RequestWanted(id=record_id or _new_id()))
+        return await self.write(session, RequestWanted(id=record_id or _new_id()), trace=trace)
 
-    async def close(self, session: str) -> Place:
+    async def close(self, session: str, *, trace: Trace | None = None) -> Place:
         """Nothing more will come; the session's state may go."""
-        return await self.write(session, SessionClosed())
+        return await self.write(session, SessionClosed(), trace=trace)
 
-    async def write(self, session: str, record: TurnRecord) -> Place:
+    async def write(self, session: str, record: TurnRecord, *, trace: Trace | None = None) -> Place:
         """Write any record of the topic."""
-        sent = await self._hand_over(AGENT_TURNS, session, msgspec.json.encode(record))
+        sent = await self._hand_over(AGENT_TURNS, session, msgspec.json.encode(record), trace_headers(trace))
         return await self._delivered(AGENT_TURNS, sent)
 
 
@@ -193,6 +212,9 @@ class Events(_Writer):
 
     ``feed`` returns as soon as the record is on its way, so that a stream is not delayed; ``end_run`` returns once the
     brokers have all of it. If a record was not delivered, the next call raises.
+
+    Items have the ``trace`` of their events; it is that of the request (``Request.trace``), or a carrier as for
+    ``Turns``.
     """
 
     def __init__(self, brokers: Pipeline, source: str, *, producer: str | None = None) -> None:
@@ -210,6 +232,7 @@ class Events(_Writer):
         request_id: str | None = None,
         status: int | None = None,
         transcript_expected: bool = False,
+        trace: Trace | None = None,
     ) -> None:
         """Pass on output of a source: whole events, or with ``framing`` bytes any piece of the stream.
 
@@ -222,6 +245,7 @@ class Events(_Writer):
             status: the HTTP status of that answer.
             transcript_expected: turns wait for the program's own transcript of the run, which is fed as a source of its
                 own.
+            trace: the trace that the answer belongs to.
         """
         described = names.EventHeaders(
             source=self.source,
@@ -231,16 +255,19 @@ class Events(_Writer):
             request_id=UNSET if request_id is None else request_id,
             status=UNSET if status is None else status,
         )
-        await self._send(session, data, names.encode(described))
+        await self._send(session, data, (*names.encode(described), *trace_headers(trace)))
 
     async def flush(self) -> None:
         """Wait until the brokers have acknowledged all records. The next call for a session raises its failures."""
         if self._client is not None:
             await self._client.flush()
 
-    async def end_run(self, session: str, *, run: str, reason: str = "end of stream") -> None:
+    async def end_run(
+        self, session: str, *, run: str, reason: str = "end of stream", trace: Trace | None = None
+    ) -> None:
         """End a run: its open items are completed as incomplete, for this reason."""
-        await self._send(session, None, names.encode(names.EndOfRunHeaders(exit=reason, source=self.source, run=run)))
+        described = names.encode(names.EndOfRunHeaders(exit=reason, source=self.source, run=run))
+        await self._send(session, None, (*described, *trace_headers(trace)))
         for each in self._sent.pop(session):
             await self._delivered(PROVIDER_EVENTS, each)
 

@@ -12,13 +12,26 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.streams.events import Event, Failed, MessageDelta, MessageStarted
+from reknit.pipeline.losses import CODE
+from reknit.pipeline.streams.events import (
+    BlockStarted,
+    Event,
+    Failed,
+    MessageDelta,
+    MessageStarted,
+    Notice,
+    Retried,
+    Rewritten,
+    UsageKnown,
+    WholeMessage,
+)
 from reknit.pipeline.streams.framing import MOST_TAIL, Tail, is_object
 from reknit.pipeline.streams.source import Source
 from reknit.topics.headers import Framing
+from reknit.topics.items import Usage
 
 # Codes of errors in a stream that another attempt may not meet: Anthropic, OpenAI, Bedrock, Google.
 _MAY_PASS: Final = frozenset(
@@ -42,6 +55,8 @@ _REFUSALS: Final = frozenset(
         *("PERMISSION_DENIED", "400", "403", "404", "413", "422"),
     }
 )
+# Events that announce an answer, or say something about it.
+_WITHOUT_CONTENT: Final = (MessageStarted, BlockStarted, UsageKnown, Notice, Retried, Rewritten, Failed)
 # Codes go into logs; a server can send any text as one.
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -58,12 +73,24 @@ class StreamFailure(Struct, frozen=True):
         return self.code in _REFUSALS
 
 
+class AnswerFacts(Struct, frozen=True):
+    """The id, model, stop reason and tokens of an answer; the last values count."""
+
+    message_id: str = ""
+    model: str = ""
+    stop_reason: str = ""
+    usage: Usage | None = None
+
+
 class AnswerReader:
     """Reads one answer.
 
     Attributes:
+        facts: its id, model, stop reason and tokens.
         is_whole: the final event has come.
         failure: the last error in the stream.
+        has_content: output of the model has come.
+        losses: the number of blocks of the request that the provider left out, as its answer reports.
 
     Args:
         source: the source of the events.
@@ -80,8 +107,11 @@ class AnswerReader:
         self._held_bytes = 0
         self._is_document: bool | None = None  # None before the first byte that is not white space
         self._has_begun = False
+        self.facts = AnswerFacts()
         self.is_whole = False
         self.failure: StreamFailure | None = None
+        self.has_content = False
+        self.losses = 0
 
     def take(self, data: bytes, *, is_document: bool = False) -> bytes:
         """Take the next piece and return the bytes to publish now.
@@ -142,10 +172,30 @@ class AnswerReader:
 
     def _note(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Failed):
+            self.has_content = self.has_content or not isinstance(event, _WITHOUT_CONTENT)
+            self._note_facts(event)
+            if isinstance(event, Rewritten):
+                self.losses += event.code == CODE
+            elif isinstance(event, Failed):
                 code = event.code if _CODE.fullmatch(event.code) else ""
                 self.failure = StreamFailure(code, event.code in _MAY_PASS)
             elif isinstance(event, MessageStarted):
                 self.is_whole = False  # another message begins in the same answer
             elif isinstance(event, self._final) and not (isinstance(event, MessageDelta) and event.stop_reason is None):
                 self.is_whole = True
+
+    def _note_facts(self, event: Event) -> None:
+        match event:
+            case MessageStarted(message_id, model) | WholeMessage(message_id=message_id, model=model):
+                self._set_facts(message_id=message_id, model=model)
+            case MessageDelta(stop_reason=str(reason)):
+                self._set_facts(stop_reason=reason)
+            case UsageKnown(usage, model):
+                self._set_facts(usage=usage, model=model)
+            case _:
+                return
+        if isinstance(event, WholeMessage) and event.usage is not UNSET:
+            self._set_facts(usage=event.usage)
+
+    def _set_facts(self, **known: str | Usage | None) -> None:
+        self.facts = structs.replace(self.facts, **{name: value for name, value in known.items() if value})

@@ -22,6 +22,7 @@ from reknit.topics import headers as names
 from reknit.topics.headers import DeadLetterHeaders, FixHeaders, Headers, ItemHeaders, RequestHeaders
 from reknit.topics.items import AnyItem, Item
 from reknit.topics.records import FixRecord
+from reknit.topics.trace import CARRIED, carried, trace_headers
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -30,7 +31,19 @@ _ITEMS: Final = msgspec.json.Decoder(AnyItem)
 _FIXES: Final = msgspec.json.Decoder(FixRecord)
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class _Read(Struct, frozen=True, kw_only=True):
+    """A record that was read: all of its headers, and where it is."""
+
+    raw_headers: Headers = ()
+    place: Place
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace that the record belongs to, as a carrier for OpenTelemetry's ``propagate.extract`` and for HTTP."""
+        return carried(self.raw_headers)
+
+
+class Request(_Read, frozen=True, kw_only=True):
     """A request that its target accepts: send ``body`` unchanged.
 
     A body that is too large for the topic is read from the object store. It is None if it cannot be read, and ``lost``
@@ -43,8 +56,13 @@ class Request(Struct, frozen=True, kw_only=True):
     body: bytes | None
     lost: str = ""
     headers: RequestHeaders
-    raw_headers: Headers = ()
-    place: Place
+
+    def in_trace(self, trace: Mapping[str, str]) -> Self:
+        """Return the request in another trace, or under another span of its trace."""
+        if trace == self.trace:
+            return self
+        others = tuple((name, value) for name, value in self.raw_headers if name not in CARRIED)
+        return structs.replace(self, raw_headers=(*others, *trace_headers(trace)))
 
     @property
     def is_withdrawal(self) -> bool:
@@ -52,36 +70,30 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.headers.reason == "answered"
 
 
-class ShownItem(Struct, frozen=True, kw_only=True):
+class ShownItem(_Read, frozen=True, kw_only=True):
     """An item. ``item`` is None for a type that this version does not know; ``value`` is its JSON."""
 
     session: str
     item: Item | None
     value: bytes
     headers: ItemHeaders
-    raw_headers: Headers = ()
-    place: Place
 
 
-class ToldFix(Struct, frozen=True, kw_only=True):
+class ToldFix(_Read, frozen=True, kw_only=True):
     """A change to a history or a stream. ``fix`` is None for a type that this version does not know."""
 
     session: str
     fix: FixRecord | None
     headers: FixHeaders
-    raw_headers: Headers = ()
-    place: Place
 
 
-class DeadLetter(Struct, frozen=True, kw_only=True):
+class DeadLetter(_Read, frozen=True, kw_only=True):
     """A record that could not be processed, unchanged, and the reason. ``original`` are the record's own headers."""
 
     session: str | None
     value: bytes | None
     headers: DeadLetterHeaders
     original: Headers
-    raw_headers: Headers = ()
-    place: Place
 
 
 class Mark(Struct, frozen=True):

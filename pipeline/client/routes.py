@@ -28,6 +28,7 @@ from reknit.pipeline.client.retries import asked_pause
 from reknit.pipeline.errors import InputError, ReknitError, error_name
 from reknit.pipeline.urls import HIDDEN, host_of
 from reknit.topics.headers import Framing
+from reknit.topics.trace import CARRIED
 
 # Answers from this status on are refusals. Redirects are among them, since none is followed.
 REFUSED_FROM: Final = 300
@@ -87,9 +88,13 @@ class RouteError(ReknitError):
 
 
 class Route(Protocol):
-    """Sends requests. With ``framing`` ``events`` each piece of an answer is one event; with ``bytes`` any piece."""
+    """Sends requests. With ``framing`` ``events`` each piece of an answer is one event; with ``bytes`` any piece.
+
+    ``url`` is that of the endpoint; "" for a program.
+    """
 
     framing: Framing
+    url: str
 
     def answer(self, request: Request) -> AsyncGenerator[Answer, None]:
         """Send a request once and yield its answer as it arrives. A refusal is one piece with its status.
@@ -102,6 +107,8 @@ class Route(Protocol):
 
 class Http:
     """A provider's endpoint. ``{model}`` in the URL is the request's model. Redirects are not followed.
+
+    The trace of a request goes with it as ``traceparent`` and ``tracestate``.
 
     Args:
         client: the connections.
@@ -124,7 +131,7 @@ class Http:
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._client = client
-        self._url = _checked_url(url)
+        self.url = _checked_url(url)
         self._headers = {"content-type": "application/json", **_checked_headers(headers)}
         self._secrets = _words_of(url, self._headers)
         self._patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
@@ -133,12 +140,12 @@ class Http:
         """See ``Route``."""
         model = request.headers.model
         # A model's name comes from a session. It must not add a query or a fragment to the URL.
-        url = self._url.replace("{model}", quote(model, safe="/:@") if isinstance(model, str) else "")
+        url = self.url.replace("{model}", quote(model, safe="/:@") if isinstance(model, str) else "")
         try:
             async with self._client.post(
                 url,
                 data=io.BytesIO(request.body or b""),
-                headers=self._headers,
+                headers=self._headers | _without(request.trace, self._headers),
                 allow_redirects=False,
                 timeout=self._patience,
             ) as response:
@@ -178,6 +185,12 @@ class Http:
         if status in _MAY_PASS:
             raise TryAgainError(f"HTTP {status}", asked_pause(response.headers), refusal)
         return refusal
+
+
+def _without(trace: Mapping[str, str], headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a trace that are not set for all requests."""
+    given = {name.lower() for name in headers}
+    return {name: value for name, value in trace.items() if name not in given}
 
 
 def _words_of(url: str, headers: Mapping[str, str]) -> list[bytes]:
@@ -225,6 +238,9 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class Program:
     """A program that reads a request from standard input and prints events, one a line.
 
+    The trace of a request is in the environment, as ``TRACEPARENT`` and ``TRACESTATE``: OpenTelemetry's carrier for
+    programs.
+
     Args:
         command: the program and its arguments.
         silence_seconds: a program that prints nothing for longer is ended.
@@ -234,6 +250,7 @@ class Program:
     """
 
     framing: Framing = "events"
+    url = ""
 
     def __init__(self, command: list[str], *, silence_seconds: float = PROGRAM_SILENCE_SECONDS) -> None:
         if not command or shutil.which(command[0]) is None:
@@ -244,7 +261,7 @@ class Program:
 
     async def answer(self, request: Request) -> AsyncGenerator[Answer, None]:
         """See ``Route``."""
-        process = await self._start()
+        process = await self._start(request.trace)
         # Write while reading: a program may print before it has read everything.
         writing = asyncio.create_task(_write(process, request.body or b""))
         try:
@@ -261,10 +278,16 @@ class Program:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def _start(self) -> Process:
+    async def _start(self, trace: Mapping[str, str]) -> Process:
         try:
             return await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_LONGEST_LINE, start_new_session=True
+                *self._command,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                limit=_LONGEST_LINE,
+                start_new_session=True,
+                env=_environment(trace),
             )
         except OSError as error:
             if error.errno in _CANNOT_START:
@@ -278,6 +301,12 @@ class Program:
             return await asyncio.wait_for(process.stdout.readline(), self._silence)
         except ValueError as error:
             raise InputError("too_large", f"a line of the program exceeds {_LONGEST_LINE} bytes") from error
+
+
+def _environment(trace: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program: this process's own, with the trace of the request in the place of its."""
+    own = {name: value for name, value in os.environ.items() if not trace or name.lower() not in CARRIED}
+    return own | {name.upper(): value for name, value in trace.items()}
 
 
 async def _write(process: Process, body: bytes) -> None:

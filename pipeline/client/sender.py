@@ -43,6 +43,7 @@ from reknit.pipeline.client.retries import LONGEST_WAIT, pause_after
 from reknit.pipeline.client.routes import REFUSED_FROM, Answer, Http, Program, Route, RouteError, TryAgainError
 from reknit.pipeline.errors import BrokerError, InputError, ReknitError, error_name
 from reknit.pipeline.registry import find_source
+from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
 
 __all__ = ["Answer", "Http", "Program", "Route", "RouteError", "Sender", "TryAgainError"]
 
@@ -154,6 +155,7 @@ class Sender:
         longest_wait: maximum seconds to wait for a provider's ``retry-after``.
         at_once: maximum requests at the same time.
         sleep: waits between attempts.
+        tracing: gets a call for each attempt.
     """
 
     def __init__(
@@ -168,6 +170,7 @@ class Sender:
         longest_wait: float = LONGEST_WAIT,
         at_once: int = 100,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        tracing: Tracing | None = None,
     ) -> None:
         self._requests = requests
         self._events = events
@@ -181,6 +184,7 @@ class Sender:
         self._longest_wait = longest_wait
         self._slots = asyncio.Semaphore(at_once)
         self._sleep = sleep
+        self._tracing = tracing or Tracing()
         self._free_at = 0.0
         self._sessions: dict[str, _Session] = {}
         self._progress: dict[int, Progress] = {}
@@ -376,16 +380,38 @@ class Sender:
             whole = await self._requests.completed(request)
             if whole.body is None:
                 raise _lost(whole)
-            async with aclosing(self._route.answer(whole)) as pieces:
-                while (piece := await self._next_piece(pieces, attempt)) is not None:
-                    if piece.status is not None and piece.status >= REFUSED_FROM:
-                        attempt.refusal = piece
-                        return
-                    attempt.status = piece.status
-                    attempt.held += attempt.reader.take(piece.data, is_document=piece.is_document)
-                    if not (self._is_stream and attempt.reader.is_whole):
-                        held, attempt.held = attempt.held, b""
-                        await self._publish(request, attempt, held)
+            call = self._tracing.begin_call(self._call(whole))
+            try:
+                await self._answer(request, whole.in_trace(call.trace), attempt)
+            except BaseException as error:
+                call.outcome.error = _error_type(error)
+                raise
+            finally:
+                _note_outcome(call, attempt)
+                call.end()
+
+    async def _answer(self, request: Request, sent: Request, attempt: _Attempt) -> None:
+        """Publish the answer to a request that is sent in the trace of its call."""
+        async with aclosing(self._route.answer(sent)) as pieces:
+            while (piece := await self._next_piece(pieces, attempt)) is not None:
+                if piece.status is not None and piece.status >= REFUSED_FROM:
+                    attempt.refusal = piece
+                    return
+                attempt.status = piece.status
+                attempt.held += attempt.reader.take(piece.data, is_document=piece.is_document)
+                if not (self._is_stream and attempt.reader.is_whole):
+                    held, attempt.held = attempt.held, b""
+                    await self._publish(request, attempt, held)
+
+    def _call(self, request: Request) -> Call:
+        model = request.headers.model
+        return Call(
+            target=self._target,
+            model=model if isinstance(model, str) else "",
+            session=request.session,
+            url=self._route.url,
+            trace=request.trace,
+        )
 
     async def _next_piece(self, pieces: AsyncGenerator[Answer, None], attempt: _Attempt) -> Answer | None:
         """Return the next piece; None at the end, or if the connection stays open after the final event."""
@@ -415,12 +441,19 @@ class Sender:
                 await self._feed(request, end.data, end.status)
         except InputError as error:
             self._say(logging.ERROR, request, f"the rest is not published: {error.code}")
-        await self._events.end_run(request.session, run=request.headers.request_id, reason=end.reason)
+        run = request.headers.request_id
+        await self._events.end_run(request.session, run=run, reason=end.reason, trace=request.trace)
 
     async def _feed(self, request: Request, data: bytes, status: int | None) -> None:
         request_id, framing = request.headers.request_id, self._route.framing
         await self._events.feed(
-            request.session, data, run=request_id, framing=framing, request_id=request_id, status=status
+            request.session,
+            data,
+            run=request_id,
+            framing=framing,
+            request_id=request_id,
+            status=status,
+            trace=request.trace,
         )
 
     async def _pace(self) -> None:
@@ -446,6 +479,21 @@ class Sender:
         if marks and await self._requests.commit_marks({number: Mark(*mark) for number, mark in marks.items()}):
             for number, mark in marks.items():
                 changed[number].note_committed(mark)
+
+
+def _note_outcome(call: OpenCall, attempt: _Attempt) -> None:
+    outcome, failure = call.outcome, attempt.reader.failure
+    outcome.status = attempt.status if attempt.refusal is None else attempt.refusal.status
+    outcome.answer = attempt.reader.facts
+    if failure is not None:
+        outcome.error = failure.code or "error"
+
+
+def _error_type(error: BaseException) -> str:
+    """Return the type of an error for a span: without content, and of few values."""
+    if isinstance(error, TryAgainError):
+        return error.reason.removeprefix("HTTP ")
+    return error.code if isinstance(error, ReknitError) else type(error).__name__
 
 
 def _why(failure: Exception | None, reader: AnswerReader) -> tuple[str, bool]:

@@ -24,7 +24,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct
 
 from reknit.pipeline.cli.running import DEFAULT_PORT
-from reknit.pipeline.demo.recordings import Input, Recording, Wait, inputs
+from reknit.pipeline.demo.recordings import Input, Recording, Wait, fleet, inputs
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.kafka import connection, opener
 from reknit.pipeline.kafka.reading import isolation_of
@@ -309,7 +309,9 @@ class Viewer(_Child):
         config = self._config
         where = ["--bootstrap-servers", config.bootstrap_servers, "--prefix", config.prefix]
         more = {"REKNIT_DELIVERY": config.delivery, "REKNIT_STATE_DIR": config.state_dir}
-        self._start(*where, "--port", str(self._port), "--allow-retry", **more)
+        titles = Path(config.state_dir) / "titles.json"
+        titles.write_bytes(msgspec.json.encode({one.session: one.title for one in fleet()}))
+        self._start(*where, "--port", str(self._port), "--allow-retry", "--titles", str(titles), **more)
 
 
 class ScreensServer(_Child):

@@ -21,6 +21,7 @@ from reknit.pipeline.errors import InternalError, ReknitError
 from reknit.pipeline.stages.base import Output, Record, Result, Stage, StoppedError, dead_letter, error_headers
 from reknit.topics import DEAD_LETTERS
 from reknit.topics.headers import CAUSE, ERROR_MESSAGE, ERROR_PATH, ERROR_RULE, Headers, as_texts
+from reknit.topics.trace import trace_of
 
 _letters = logging.getLogger("reknit.dead-letters")
 # Headers with the place of the failed record and the reason.
@@ -203,14 +204,15 @@ def size_letter(output: Output, topic: str, partition: int, offset: int, *, mess
     """Return the dead letter that replaces an output too large for its topic.
 
     It has the record's key, the position of the slice it came from (its last source offset; a request names its own),
-    and size and digest in place of the value. An output that is a dead letter itself keeps its own ``reknit.error.*``
-    headers, which name the exact record.
+    its trace, and size and digest in place of the value. An output that is a dead letter itself keeps its own
+    ``reknit.error.*`` headers, which name the exact record.
     """
     value = output.value or b""
     kept = tuple(header for header in output.headers if header[0].startswith("reknit.error."))
     if (cause := dict(output.headers).get(CAUSE)) is not None:
         offset = int(cause.rpartition(b"/")[2])
     headers = (
+        *trace_of(output.headers),
         *(kept or error_headers("size", topic, partition, offset, message=message, base=base)),
         ("reknit.error.output-topic", output.topic.encode()),
         ("reknit.error.value-bytes", b"%d" % len(value)),

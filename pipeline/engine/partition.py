@@ -528,6 +528,8 @@ class Partition:
         metrics.on_commit(*self._place, result, records)
         metrics.on_position(*self._place, position)
         log_letters(result.outputs)
+        if self._runtime.observer is not None and result.outputs:
+            self._runtime.observer.on_written(*self._place, result.outputs, now - work.started)
         metrics.on_batch(*self._place, processed - work.started, now - processed)
         if records:
             metrics.on_latency(self.topic, max(0.0, self._clock.wall() - work.records[0].timestamp / 1000))

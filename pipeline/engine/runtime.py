@@ -25,7 +25,7 @@ from reknit.pipeline.errors import Fault, ReknitError, error_name
 from reknit.pipeline.kafka import REFUSALS, Cluster, Compression, connection, refusal
 from reknit.pipeline.objects import Objects, with_objects
 from reknit.pipeline.scaling import Scaler, scaler_for
-from reknit.pipeline.stages.base import Record, Result, Stage
+from reknit.pipeline.stages.base import Output, Record, Result, Stage
 from reknit.topics import RECORDED_PREFIX
 from reknit.topics.positions import GroupPosition, PositionMark
 
@@ -269,6 +269,13 @@ class Metrics(Protocol):
         """Call the function for each read of the metrics: it returns the seconds since a broker answered last."""
 
 
+class Observer(Protocol):
+    """Receives what a worker has written, from the event loop's thread, with one call per batch."""
+
+    def on_written(self, topic: str, partition: int, outputs: Sequence[Output], seconds: float) -> None:
+        """Take the outputs of a committed batch, by contract names, which began ``seconds`` ago; never raises."""
+
+
 class NoMetrics:
     """Metrics that record nothing and serve an empty registry."""
 
@@ -326,6 +333,7 @@ class Runtime:
         *,
         scope: Scope | None = None,
         seams: Seams = LIVE,
+        observer: Observer | None = None,
     ) -> None:
         if config.delivery not in DELIVERIES:
             raise StartupError(
@@ -356,6 +364,7 @@ class Runtime:
         self.group = f"{config.prefix}reknit"
         self.stages = dict(stages)
         self.metrics = metrics
+        self.observer = observer
         self.tuning = tuning
         self.objects = objects
         self.restores = asyncio.Semaphore(tuning.restores)

@@ -20,7 +20,7 @@ from reknit.pipeline import __version__
 from reknit.pipeline.engine import preflight
 from reknit.pipeline.engine.client_patch import patch_aiokafka
 from reknit.pipeline.engine.connections import LoopPolicy
-from reknit.pipeline.engine.runtime import NoMetrics, Runtime, StartupError, Tuning, log, where
+from reknit.pipeline.engine.runtime import NoMetrics, Observer, Runtime, StartupError, Tuning, log, where
 from reknit.pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
 from reknit.pipeline.engine.topic_ids import TopicIds, TopicWatch
 from reknit.pipeline.engine.transport import SpanConsumer, SpanTransport
@@ -63,6 +63,7 @@ def run_worker(
     objects: Objects | None = None,
     scope: Scope | None = None,
     on_progress: Progress | None = None,
+    observer: Observer | None = None,
 ) -> int:
     """Run a worker in this process until a signal or a failure ends it; must be called in the main thread.
 
@@ -75,6 +76,7 @@ def run_worker(
         tuning: limits; the defaults suit a broker in the same network.
         scope: inputs, outputs and ends; the default is live work.
         on_progress: called with the progress of the whole group, if the scope has ends.
+        observer: receives what was written.
 
     Returns:
         0 after SIGTERM or SIGINT, at any time, and once all ends of the scope are reached; 75 if the worker was fenced,
@@ -94,14 +96,12 @@ def run_worker(
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        runtime = Runtime(config, stages, metrics or NoMetrics(), tuning or Tuning(), objects, scope=scope)
+        runtime = Runtime(
+            config, stages, metrics or NoMetrics(), tuning or Tuning(), objects, scope=scope, observer=observer
+        )
         _make_directory(runtime)
         listening = listen(runtime.tuning.metrics_host, runtime.metrics_port)
-        changelogs = {runtime.prefix + stages[topic](0).state_topic for topic in stages}
-        destinations = {runtime.destination(topic) for topic in (*outputs, DEAD_LETTERS)} - {None}
-        written = changelogs | {f"{runtime.prefix}{topic}" for topic in destinations}
-        check = preflight.check(runtime, changelogs | {runtime.source_prefix + topic for topic in stages}, written)
-        if not loop.run_until_complete(_unless_stopped(loop, check)):
+        if not loop.run_until_complete(_unless_stopped(loop, _check_topics(runtime, outputs))):
             loop.close()
             return EXIT_CLEAN
     except BaseException:
@@ -111,6 +111,15 @@ def run_worker(
     runtime.on_answer()
     log.info("reknit %s: delivery %s, group %s at %s", __version__, config.delivery, runtime.group, runtime.bootstrap)
     return EngineWorker(make_app(runtime), runtime, loop, listening, on_progress).run()
+
+
+async def _check_topics(runtime: Runtime, outputs: Collection[str]) -> None:
+    """Check the topics that a worker reads and writes, before anything is read."""
+    changelogs = {runtime.prefix + stage(0).state_topic for stage in runtime.stages.values()}
+    destinations = {runtime.destination(topic) for topic in (*outputs, DEAD_LETTERS)} - {None}
+    written = changelogs | {f"{runtime.prefix}{topic}" for topic in destinations}
+    read = changelogs | {runtime.source_prefix + topic for topic in runtime.stages}
+    await preflight.check(runtime, read, written)
 
 
 async def _unless_stopped(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> bool:

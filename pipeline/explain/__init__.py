@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES, Fix, FixCode
@@ -27,8 +27,11 @@ from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Rule, Violation
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import normalize
+from reknit.pipeline.session.arguments import tools_from
 from reknit.pipeline.streams.session import Recovery
+from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 from reknit.pipeline.validation import validate
+from reknit.topics.items import Item, ItemCompleted
 
 
 class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
@@ -54,13 +57,17 @@ class FixExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class StreamExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"source": "from"}):
-    """Events of the source ``from`` that need the fix ``code``, in a session that speaks under the name ``model``."""
+    """Events of the source ``from`` that need the fix ``code``, in a session with these ``tools``.
+
+    A planner of text only speaks under the name ``model``.
+    """
 
     code: str
     events: tuple[Any, ...]
     also: tuple[str, ...] = ()
     source: str = "cascade"
     model: str = "claude-sonnet-4-5"
+    tools: tuple[Any, ...] = ()
 
 
 class RuleExample(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -136,14 +143,19 @@ class RepairExample(Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     fixes: tuple[Fix, ...]
 
 
-class Retold(Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """A stream's example, run: the events, and the messages that the session's log gets of them."""
+class Retold(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"source": "from"}):
+    """A stream's example, run: the events, and the messages that the session's log gets of them.
+
+    In a session with ``tools``, ``inputs`` are those of the calls in the items.
+    """
 
     source: str
     model: str
     events: tuple[Any, ...]
     messages: tuple[Any, ...]
     fixes: tuple[Fix, ...]
+    tools: tuple[Any, ...] = ()
+    inputs: tuple[Any, ...] = ()
 
 
 class Broken(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -221,10 +233,11 @@ def explain(code: str) -> FixPage | HealingPage | RulePage:
 
 
 def summaries() -> Mapping[str, Mapping[str, str]]:
-    """Every code with its summary, in groups: fixes by whether they lose or add anything, rules by target."""
+    """Every code with its summary, in groups: fixes by whether they lose or add anything, healings, rules by target."""
     groups: dict[str, dict[str, str]] = {}
     for fix in FIXES.values():
         groups.setdefault(_group(fix), {})[fix.code] = fix.summary
+    groups["fixes after a refusal"] = {code: healed_summary(code) for code in HEALED_CODES}
     for rule in RULES.values():
         groups.setdefault(f"rules of {rule.target}", {})[rule.id] = rule.summary
     return groups
@@ -267,20 +280,28 @@ def _repair_example(example: FixExample) -> RepairExample:
 
 
 def _retell(example: StreamExample) -> Retold:
-    messages, fixes = retold(example.events, example.source, example.model)
+    items, messages, fixes = retold(example, example.events)
+    called = [item.input for item in items if isinstance(item, ItemCompleted) and isinstance(item.input, Raw)]
     return Retold(
-        source=example.source, model=example.model, events=example.events, messages=tuple(messages), fixes=tuple(fixes)
+        source=example.source,
+        model=example.model,
+        events=example.events,
+        messages=tuple(messages),
+        fixes=tuple(fixes),
+        tools=example.tools,
+        inputs=tuple(map(msgspec.json.decode, called)) if example.tools else (),
     )
 
 
-def retold(events: Sequence[Any], source: str, model: str) -> tuple[list[Any], list[Fix]]:
-    """The messages that a session's log gets of a source's events, and the fixes of what was said in them."""
-    recovery = Recovery(source)
-    recovery.speak(OutputFilters(model=model))
-    for event in events:
-        recovery.feed(msgspec.json.encode(event))
-    recovery.end_run()
-    return [msgspec.json.decode(turn.message) for turn in recovery.take_finished()], recovery.take_fixes()
+def retold(example: StreamExample, events: Sequence[Any]) -> tuple[list[Item], list[Any], list[Fix]]:
+    """The items of events in an example's session, the messages that its log gets, and the fixes."""
+    recovery = Recovery(example.source)
+    recovery.speak(OutputFilters(model=example.model))
+    recovery.unwrap(wrapped_tools(tools_from(example.tools)))
+    items = [item for event in events for item in recovery.feed(msgspec.json.encode(event))]
+    items += recovery.end_run()
+    messages = [msgspec.json.decode(turn.message) for turn in recovery.take_finished()]
+    return items, messages, recovery.take_fixes()
 
 
 def _broken(history: Any, example: FixExample) -> tuple[str, ...]:  # noqa: ANN401  any JSON

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.explain import explain, summaries
+from reknit.pipeline.explain.framework_versions import IN_CI
 from reknit.pipeline.explain.page_text import Said, as_text, written
 from reknit.pipeline.healing.table import HEALED_CODES, HEALINGS, IN_SESSIONS, Healing
 from reknit.pipeline.history.frameworks import FRAMEWORKS
@@ -65,12 +66,13 @@ class Refused(Struct, frozen=True):
 REFUSALS_FILE: Final = Path(__file__).with_name("refusals.jsonl")
 REFUSALS: Final = tuple(msgspec.json.decode(line, type=Refused) for line in REFUSALS_FILE.read_bytes().splitlines())
 
-_FIXES = "fixes.md"
+_FIXES, _HEALING = "fixes.md", "healing.md"
 _WRITTEN = "<!-- Written by `make docs` from the catalogue and its examples; not to be edited. -->"
 _DRAWN = "<!-- Written by `make docs` from the transition table; not to be edited. -->"
 _FIXES_INTRO = (
     "Every change that Reknit makes to a history has a code, and nothing changes without one. `reknit explain CODE` "
-    "prints the same. In the examples `-` marks what is only there before the fix, `+` what is only there after it."
+    "prints the same. In the examples `-` marks what is only there before the fix, `+` what is only there after it. "
+    "Codes that begin with `healed_` are of refusals, and have a table of their own ([healing](healing.md))."
 )
 _RULES_INTRO = (
     "The provider's observed refusals, in its own words. A `hard` rule fails a validation, a `model` rule only for "
@@ -111,17 +113,20 @@ _WORKS_INTRO = (
     "`reknit ingest turns`. A shape is detected by the keys that only its messages or its document have, or named with "
     "`--from`. A message that several shapes can have is read by the shape that an earlier message of the session has "
     "decided; a history in which two messages decide for different frameworks is refused (`unknown_shape`), and so is "
-    "a whole history of no known shape. What a "
+    "a whole history of no known shape, one that is mostly blocks of types that no shape has, and one that lists calls "
+    "in a member of no shape. What a "
     "framework does not send to a model (notices, questions to a person, artifacts, compacted originals) is left out, "
     "with [field_dropped](fixes.md#field_dropped) where it has content. Calls without a result stay open, a denied "
     "call has a result without an error flag, and arguments that never finished are not parsed. Reasoning has the "
     "provider that the framework names as its issuer; a signature without one stays where its form proves the issuer. "
     "The files of pi, Copilot and ACP are read as a whole only.\n\n"
     "`reknit convert --from A --to B` and `reknit.convert(history, to=…)` write the shapes that have a name under "
-    "`--to`; `reknit export SESSION --as …` writes a session. A conversion repairs nothing: broken histories stay "
-    "broken, and `reknit normalize` repairs them. Content without a place in a shape is left out, and each such loss "
-    "is a fix; the last table has what each shape holds. Reknit changes requests at the places in the column `hooks "
-    "in`; a framework without one uses the [gateway](serve.md) where its client takes a base URL, or converts what it "
+    "`--to`; `reknit export SESSION --as …` writes a session. [Files of "
+    "programs](transcripts.md#written-transcripts) have a line for each message. A conversion repairs nothing: broken "
+    "histories stay broken, and `reknit normalize` repairs them. Content without a place in a shape is left out, and "
+    "each such loss is a fix; the last table has what each shape holds. Reknit changes histories and requests at the "
+    "places in the column `hooks in` ([repair inside a framework](integrations.md)); a framework without one uses the "
+    "[gateway](serve.md) where its client takes a base URL, or converts what it "
     "stores."
 )
 _BY_PROVIDERS = (
@@ -142,25 +147,15 @@ _TRIED = {
 _GATEWAY: Final = "[gateway](serve.md)"
 _REPAIR: Final = "[`reknit repair`](broken-sessions.md)"
 _FETCH: Final = f"[`mendingFetch`](../js/README.md), {_GATEWAY}"
-_TRANSPORT: Final = f"`reknit.integrations`, {_FETCH}"
-_IN_PROCESS: Final = """\
-`reknit.integrations` has transports for the HTTP clients of the Python SDKs of Anthropic and OpenAI (`httpx` or
-`httpx2`). A request that needs no repair keeps its bytes, and one that no repair makes valid is sent as it is.
-
-```python
-import httpx2
-from anthropic import Anthropic, DefaultHttpxClient
-from reknit.integrations import RepairTransport
-
-http = DefaultHttpxClient(transport=RepairTransport(httpx2.HTTPTransport(), on_fixes=print))
-client = Anthropic(http_client=http)
-```
-
-`AsyncRepairTransport` wraps `httpx2.AsyncHTTPTransport`. Both take a `policy`. A body that is signed (Bedrock) or
-compressed, and a request that continues a stored response, are not changed."""
+_TRANSPORT: Final = f"[`RepairTransport`](integrations.md#sdks-of-anthropic-and-openai), {_FETCH}"
 _HOOKS: Final = {
+    "langchain": "[`RepairMiddleware`](integrations.md#langchain)",
+    "pydantic-ai": "[`repair_history`](integrations.md#pydantic-ai)",
+    "openai-agents": "[`repair_input`](integrations.md#openai-agents-sdk)",
+    "adk-events": "[`repair_contents`](integrations.md#google-adk)",
+    "bedrock-converse": "[`RepairHook`](integrations.md#strands) of Strands",
     "anthropic": _TRANSPORT,
-    "openai-chat": _TRANSPORT,
+    "openai-chat": f"[`RepairCallback`](integrations.md#litellm) of LiteLLM, {_TRANSPORT}",
     "openai-responses": _TRANSPORT,
     "gemini": _GATEWAY,
     "ai-sdk-model": _FETCH,
@@ -184,7 +179,8 @@ _HEALING_INTRO = (
     "`healed_` with the name of the row. A sentence without a row is never interpreted, so keys, quotas, lengths, "
     "policies and overload are not healed. A cause that may pass by itself, such as a timeout of a download, is "
     "healed at the second refusal (`--attempt 2`). A healed request breaks no rule that the refused one kept. [The "
-    "gateway](serve.md) heals requests on their way, each by itself; a session remembers its refusals."
+    "gateway](serve.md) heals requests on their way, and remembers what was refused for a conversation; a session "
+    "remembers its refusals too."
 )
 _HEALING_SESSIONS = (
     "## Sessions",
@@ -225,8 +221,15 @@ _HEALING_SESSIONS = (
         "twice heals once. A healed refusal makes a fix and no dead letter; one that is not healed makes a "
         "dead letter `refused_…` as before. If the user has sent another turn in the meantime, the next "
         "request is written without the cause, and no older one is sent again. `reknit_healed_total` counts "
-        "healed requests by target, class (the row) and outcome (`accepted`, `refused`). `reknit replay "
-        "--policy heal=off` makes requests as before."
+        "healed requests by target, class (the row) and outcome (`accepted`, `refused`); after a late refusal "
+        "the next request is the healed one. `reknit replay --policy heal=off` makes requests as before."
+    ),
+    "",
+    (
+        "A provider may also accept a request without some of its blocks, and report that in its answer "
+        "(`input_transformations`). Each of these losses is a fix [`provider_dropped`](fixes.md#provider_dropped) "
+        "with the place in the request and the reason: in `history.fixes` and its metrics, in the fixes of "
+        "`session.append` if the answer is appended whole, and in `reknit_serve_fixes_total` of the gateway."
     ),
     "",
     (
@@ -262,12 +265,12 @@ def documents() -> Mapping[str, str]:
         page = place_of(next(iter(codes))).partition("#")[0]
         if page == _FIXES:
             fixes[group] = codes
-        else:
+        elif page != _HEALING:
             pages[page] = "\n".join(_page(_sentence(group), _RULES_INTRO, {"": codes}))
     return {
         _FIXES: "\n".join(_page("Fixes", _FIXES_INTRO, fixes)),
         "acts.md": "\n".join(_acts_page()),
-        "healing.md": "\n".join(_healing_page()),
+        _HEALING: "\n".join(_healing_page()),
         "native.md": "\n".join(_native_page()),
         "works-with.md": "\n".join(_works_page()),
         "shares.md": "\n".join(_shares_page()),
@@ -280,7 +283,7 @@ def documents() -> Mapping[str, str]:
 def place_of(code: str) -> str:
     """Return the page under docs/ that explains a fix or a rule, with its anchor."""
     if code in HEALED_CODES:
-        return "healing.md"
+        return _HEALING
     page = f"rules/{RULES[code].target}.md" if code in RULES else _FIXES
     return f"{page}#{code.lower()}"
 
@@ -350,16 +353,21 @@ def _native_page() -> Iterator[str]:
 def _works_page() -> Iterator[str]:
     columns = "framework or program", "`--from`", "reads", "`--to`", "writes", "hooks in", "versions that were tried"
     rows = [
-        ("Frameworks", (each.title, f"`{each.name}`", each.forms, *_written(each.name), each.tried))
+        ("Frameworks", (each.title, f"`{each.name}`", each.forms, *_written(each.name), _tried(each.name, each.tried)))
         for each in sorted(FRAMEWORKS.values(), key=lambda each: each.title.lower())
     ]
     rows += [
-        ("Providers and agent programs", (title, f"`{name}`", forms, *_written(name), _TRIED.get(name, "")))
+        ("Providers and agent programs", (title, f"`{name}`", forms, *_written(name), _tried(name, _resumed(name))))
         for name, title, forms in _BY_PROVIDERS
     ]
     yield from _tables("Works with", _WORKS_INTRO, columns, rows)
-    yield from ("## In the process of the SDK", "", _IN_PROCESS, "")
     yield from ("## Content of the written shapes", "", *_table(_HELD, map(_held, WRITERS.values())), "")
+
+
+def _tried(shape: str, written: str) -> str:
+    """Return the versions that wrote samples of a shape, and those that CI runs."""
+    in_ci = ", ".join(f"{package} {version}" for package, version in IN_CI.get(shape, {}).items())
+    return "; ".join(filter(None, (written, in_ci and f"in CI: {in_ci}")))
 
 
 def _written(name: str) -> tuple[str, str, str]:
@@ -367,6 +375,13 @@ def _written(name: str) -> tuple[str, str, str]:
     writer = next((each for each in WRITERS.values() if each.source == name), None)
     hooks = _HOOKS.get(name, "")
     return ("", "", hooks) if writer is None else (f"`{writer.name}`", f"{writer.forms}, for {writer.loads}", hooks)
+
+
+def _resumed(name: str) -> str:
+    """Return the versions of a program whose files were read, and those that have resumed a written one."""
+    writer = next((each for each in WRITERS.values() if each.source == name and each.tried), None)
+    read = _TRIED.get(name, "")
+    return read if writer is None else f"{read}; resumed what is written: {writer.tried}"
 
 
 def _held(writer: Writer) -> Sequence[str]:
@@ -386,7 +401,8 @@ def _held(writer: Writer) -> Sequence[str]:
         items,
         {"": "", "text": "of a text", "all": "yes"}[holds.errors],
         {"": "", "text": "by their text", "marked": "yes"}[holds.cut_calls],
-        ", ".join(sorted("results" if each == "result" else each for each in holds.media)),
+        ", ".join(sorted("results" if each == "result" else each for each in holds.media))
+        + ("" if holds.documents else ", images only"),
         ", ".join(sorted(holds.sources)),
         {"": "", "some": "yes", "all": "always"}[holds.titles],
         {"": "", "text": "on texts", "all": "yes"}[holds.cache],

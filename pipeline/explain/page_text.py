@@ -108,7 +108,11 @@ def _repair_text(example: RepairExample) -> Iterator[Said]:
 
 def _retold(example: Retold) -> Iterator[Said]:
     yield Said(f"Before (events of {example.source}):", _plainly(map(shown_json, example.events)))
-    yield Said(f"After (speaking as {example.model}):", _plainly(document_lines(list(example.messages))))
+    if example.tools:
+        yield Said("The tools:", _plainly(map(shown_json, example.tools)))
+        yield Said("After (inputs of the calls in the items):", _plainly(map(shown_json, example.inputs)))
+    else:
+        yield Said(f"After (speaking as {example.model}):", _plainly(document_lines(list(example.messages))))
     yield _recorded(example)
 
 

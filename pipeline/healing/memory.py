@@ -70,7 +70,8 @@ class TargetMemory(Struct, frozen=True, array_like=True):
         facts: in the order in which they were learned.
         count: the healings since the user spoke last.
         retried: the digest of a request that was refused for a cause that may pass by itself, and the report of it.
-        pending: the id of the last healed request that was published, and its row, until its outcome is known.
+        pending: the id of the last healed request that was published, and its row, until its outcome is known. The id
+            is empty after a late refusal, until the next request is published, which is the healed one.
     """
 
     healings: tuple[Noted, ...] = ()
@@ -167,3 +168,14 @@ def try_repairs(body: RefusedBody, made: Healing, *, is_widest: bool) -> int:
     if own:
         drop_unbound(body)
     return own
+
+
+def is_widest(memory: TargetMemory, row: Row, limit: int) -> bool:
+    """Return True if a row was healed since the count began, and another narrow repair would be one too many.
+
+    A provider names one block of reasoning at a time. Once it has named two, its keys, platform or organisation have
+    probably changed, and all the others would follow one by one (can1357/oh-my-pi#12006).
+    """
+    recent = memory.healings[len(memory.healings) - memory.count :] if memory.count else ()
+    is_last = memory.count == limit - 1
+    return any(noted.row == row.name for noted in recent) and (is_last or row.loss == "reasoning")

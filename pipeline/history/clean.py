@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.exchanges import is_reasoning
 from reknit.pipeline.history.pieces import STRIPPED, FixLog, Speaker, TrackedBlock, block_path, changes_tools, is_blank
+from reknit.pipeline.history.wrapped_inputs import object_input
 from reknit.pipeline.model import (
     Document,
     Image,
@@ -256,8 +257,7 @@ def _object_input(piece: TrackedBlock, book: FixLog) -> TrackedBlock:
         inner = _object_in(value)
         if inner is not None:
             return book.change("input_parsed", piece, structs.replace(call, input=inner))
-    wrapped = b"{}" if value is None or value == "" else b'{"_raw":' + raw + b"}"
-    return book.change("input_wrapped", piece, structs.replace(call, input=Raw(wrapped)))
+    return book.change("input_wrapped", piece, structs.replace(call, input=object_input(raw)))
 
 
 def _object_in(text: str) -> Raw | None:

@@ -1,1 +1,1 @@
-"""Repair inside of the process of a framework: each module fits the framework that is installed, and imports none."""
+"""Repair inside of the process of a framework. A module imports the framework that the user installed, or none."""

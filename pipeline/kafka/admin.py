@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -27,6 +27,8 @@ from reknit.topics.cluster import Found, Wanted, wanted
 
 # Kafka's codes for a group with members and for a missing group; the client defines neither.
 _NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69
+# The id of the embedded broker's cluster.
+EMBEDDED_CLUSTER: Final = "reknit-embedded"
 # Origin of a setting in a broker's answer: the topic itself (KIP-226).
 _ON_THE_TOPIC = 1
 

@@ -14,13 +14,16 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
+from reknit.pipeline.errors import BrokerError
 from reknit.pipeline.kafka import Cluster, connection, explained
+from reknit.pipeline.kafka.admin import EMBEDDED_CLUSTER, connected
 from reknit.topics import LARGEST_INPUT
 
 # Records in flight. Delivery stays in order: aiokafka has one batch in flight for each partition.
 OUTSTANDING = 500
 # After this time without an answer the broker counts as down.
 ANSWER_SECONDS = 15
+_LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 
 
 async def open_producer(
@@ -34,11 +37,14 @@ async def open_producer(
     Args:
         cluster: where the brokers are.
         start_seconds: how long the start may take; by default the client's own limits apply.
-        options: further options of the client.
+        options: further options of the client. ``enable_idempotence`` has no effect on the embedded broker, which
+            gives no producer ids: a record whose acknowledgement is lost can be written twice there.
 
     Raises:
         BrokerError: no broker answers, or it refuses.
     """
+    if options.get("enable_idempotence") and await _is_embedded(cluster):
+        options["enable_idempotence"] = False
     producer = AIOKafkaProducer(**connection(cluster), acks="all", max_request_size=LARGEST_INPUT, **options)
     try:
         await asyncio.wait_for(producer.start(), start_seconds)
@@ -48,6 +54,18 @@ async def open_producer(
             raise await explained(cluster, error) from error
         raise
     return producer
+
+
+async def _is_embedded(cluster: Cluster) -> bool:
+    """Return True for the embedded broker, which is recognized by its cluster id; a real cluster never falls back."""
+    host, _, _ = cluster.bootstrap_servers.rpartition(":")
+    if host not in _LOOPBACK:  # it listens there only
+        return False
+    try:
+        async with connected(cluster, ANSWER_SECONDS) as admin:
+            return await admin.cluster_id() == EMBEDDED_CLUSTER
+    except BrokerError:
+        return False  # the producer's own start gives the reason
 
 
 @asynccontextmanager

@@ -114,6 +114,8 @@ def _encoded(data: bytes) -> str:
 
 def _decoded(text: str) -> bytes | None:
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        found = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
         return None
+    # Another text of the same bytes would be another subject, with limits of its own.
+    return found if _encoded(found) == text else None

@@ -88,7 +88,7 @@ class Connection:
     def break_off(self) -> None:
         """Drop what waits, and disconnect the client."""
         self.is_broken = True
-        self._waiting.clear()
+        self._waiting, self._bytes = [], 0
         self._news.set()
 
     async def frames(self, seconds: float) -> bytes:

@@ -11,14 +11,18 @@ from typing import Final
 
 from aiohttp import web
 from msgspec import Struct
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from reknit.pipeline.screen_server.access import Claims, Grant, Signer, subject_of
-from reknit.pipeline.viewer.guard import Guard
+from reknit.pipeline.screen_server.checks import Check
+from reknit.pipeline.viewer.guard import HostNames
 from reknit.pipeline.web import refuse_other_sites
 
 _ALLOWED_HEADERS: Final = "authorization, content-type, last-event-id"
 _PREFLIGHT_SECONDS: Final = 600
 _SITE: Final = re.compile(r"https?://[^/\s@?#*]+", re.ASCII)
+# The beginning of the headers in which a proxy names its client, in lower case.
+_FORWARDED: Final = "x-forwarded-"
 # Peers whose requests are counted.
 _MOST_PEERS: Final = 10_000
 
@@ -49,49 +53,37 @@ class Visitor(Struct, frozen=True):
     Attributes:
         subject: identifies the sender in limits.
         claims: of the token; None where no token is needed.
-        may_write: whether a sender without a token may write.
     """
 
     subject: str
     claims: Claims | None
-    may_write: bool = False
-
-    def grant(self, session: str) -> Grant:
-        """Return the access to a session.
-
-        Raises:
-            web.HTTPNotFound: the token is for other sessions, as if there were no such session.
-        """
-        if self.claims is None:
-            return Grant(self.may_write, None, self.subject)
-        if not self.claims.covers(session):
-            raise no_session()
-        return Grant(self.claims.scope == "write", float(self.claims.expires), self.subject)
 
 
 class Gate:
     """Checks requests.
 
     Args:
-        guard: the names of the server, and the proxies whose headers count.
+        hosts: the names of the server, and the proxies whose headers count.
         signer: checks tokens; None for a server that is only for its own machine and needs no token.
         origins: the sites whose pages may ask, such as ``https://app.example.com``.
         limits: the limits.
-        allow_writing: whether callers of a server without tokens may write.
+        check: the operator's own check. Where there are tokens as well, both must allow.
+        allow_writing: whether callers of a server without tokens and without a check may write.
         now: the time in seconds since 1970.
     """
 
     def __init__(
         self,
-        guard: Guard,
+        hosts: HostNames,
         signer: Signer | None,
         origins: Collection[str] = (),
         limits: Limits | None = None,
         *,
+        check: Check | None = None,
         allow_writing: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._guard, self._signer = guard, signer
+        self._hosts, self._signer, self._check = hosts, signer, check
         self._origins = frozenset(origins)
         self.limits = limits or Limits()
         self._allow_writing = allow_writing
@@ -106,8 +98,8 @@ class Gate:
         Raises:
             web.HTTPException: the request is refused.
         """
-        peer = self._guard.peer(request)
-        names, origins = self._guard.names, self._origins
+        peer = self._hosts.peer(request)
+        names, origins = self._hosts.names, self._origins
         remedy = "--allow-host adds one."
         refuse_other_sites(request, host=peer.host, scheme=peer.scheme, names=names, remedy=remedy, origins=origins)
 
@@ -136,15 +128,46 @@ class Gate:
             web.HTTPUnauthorized: there is no valid token.
             web.HTTPTooManyRequests: the peer asks too often.
         """
-        address = self._guard.peer(request).address
+        address = self._hosts.peer(request).address
         self._count(address)
         if self._signer is None:
-            return Visitor(address, None, self._allow_writing)
+            return Visitor(address, None)
         token = _token_of(request)
         claims = self._signer.claims(token, self._now())
         if claims is None:
             raise web.HTTPUnauthorized(text="A valid token is needed.\n", headers={"WWW-Authenticate": "Bearer"})
         return Visitor(subject_of(token), claims)
+
+    async def grant(self, request: web.Request, session: str, visitor: Visitor | None = None) -> Grant:
+        """Return the access of a request to a session.
+
+        Args:
+            request: the request.
+            session: the id of the session.
+            visitor: its sender, if it was identified before.
+
+        Raises:
+            web.HTTPNotFound: the token is for other sessions, or the check denies, as if there were no such session.
+            web.HTTPException: as ``identify``.
+        """
+        visitor = visitor or self.identify(request)
+        claims = visitor.claims
+        if claims is not None and not claims.covers(session):
+            raise no_session()
+        can_write = self._allow_writing if claims is None else claims.scope == "write"
+        if self._check is not None:
+            decision = await self._check.decide(self._headers_of(request), session)
+            if decision == "deny":
+                raise no_session()
+            can_write = decision == "write" and (claims is None or can_write)
+        return Grant(can_write, None if claims is None else float(claims.expires), visitor.subject)
+
+    def _headers_of(self, request: web.Request) -> CIMultiDictProxy[str]:
+        """Return the headers of a request. X-Forwarded headers are left out unless a named proxy sent them."""
+        if self._hosts.is_proxy(request.remote or ""):
+            return request.headers
+        kept = [(name, value) for name, value in request.headers.items() if not name.lower().startswith(_FORWARDED)]
+        return CIMultiDictProxy(CIMultiDict(kept))
 
     def _count(self, peer: str) -> None:
         limits, now = self.limits, self._now()
@@ -184,7 +207,7 @@ class Gate:
 
 
 def no_session() -> web.HTTPNotFound:
-    """Return the answer for a session that is unknown, or that the token does not open."""
+    """Return the answer for a session that is unknown, or to which there is no access."""
     return web.HTTPNotFound(text="There is no such session.\n")
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct, structs
 
-from reknit.pipeline.client import Turns
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.screen_server.access import Grant
 from reknit.pipeline.screen_server.bodies import Message, Posted, posted_in, turn_in
@@ -19,6 +18,7 @@ from reknit.pipeline.screen_server.feeds import Feed, Feeds
 from reknit.pipeline.screen_server.formats import DONE, AiSdkWriter, Format, frame
 from reknit.pipeline.screen_server.gate import Gate, no_session
 from reknit.pipeline.screen_server.records import Records
+from reknit.pipeline.screen_server.words import Words
 from reknit.pipeline.viewer.addresses import SESSION, session_of
 from reknit.pipeline.viewer.live import NOWHERE, last_seen
 
@@ -39,7 +39,7 @@ class Screens(Struct, frozen=True):
         gate: the checks of requests.
         feeds: the sessions with connections.
         records: reads the items of sessions.
-        turns: writes the users' words; None for a server that only shows.
+        words: writes the users' words; None for a server that only shows.
         answer_seconds: how long an answer to these may take to begin.
         recent_seconds: how long an answer that has ended is sent to a client that resumes.
     """
@@ -47,7 +47,7 @@ class Screens(Struct, frozen=True):
     gate: Gate
     feeds: Feeds
     records: Records
-    turns: Turns | None = None
+    words: Words | None = None
     answer_seconds: float = ANSWER_SECONDS
     recent_seconds: float = RECENT_SECONDS
 
@@ -83,7 +83,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     screens, session = request.app[SCREENS], session_of(request)
     refuse_old_versions(request)
     form = _format_of(request, "items")
-    grant = screens.gate.identify(request).grant(session)
+    grant = await screens.gate.grant(request, session)
     plan = Plan(headers=_AI_SDK_HEADERS if form.startswith("ai-sdk") else {})
     with screens.gate.stream(session, grant):
         async with screens.feeds.watching(session, form) as feed:
@@ -126,7 +126,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     """Serve the answer that is open, in the form in which clients of the AI SDK resume."""
     screens, session = request.app[SCREENS], session_of(request)
     refuse_old_versions(request)
-    grant = screens.gate.identify(request).grant(session)
+    grant = await screens.gate.grant(request, session)
     form: Format = "ai-sdk-6" if request.query.get("ai-sdk") == "6" else "ai-sdk"
     plan = Plan(to_end=True, last=DONE, headers=_AI_SDK_HEADERS)
     with screens.gate.stream(session, grant):
@@ -140,7 +140,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
 async def _messages(request: web.Request) -> web.Response:
     """Return all messages of a session, for a client of the AI SDK that begins."""
     screens, session = request.app[SCREENS], session_of(request)
-    screens.gate.identify(request).grant(session)
+    await screens.gate.grant(request, session)
     form: Format = "ai-sdk-6" if request.query.get("ai-sdk") == "6" else "ai-sdk"
     async with screens.feeds.watching(session, form) as feed:
         if not isinstance(feed.writer, AiSdkWriter):
@@ -151,7 +151,7 @@ async def _messages(request: web.Request) -> web.Response:
 async def _run(request: web.Request) -> web.StreamResponse:
     """Serve a client of AG-UI: the answer that is open, or the answer to its new message."""
     session = session_of(request)
-    grant = request.app[SCREENS].gate.identify(request).grant(session)
+    grant = await request.app[SCREENS].gate.grant(request, session)
     posted = await posted_in(request)
     if posted.thread_id not in {"", session}:
         raise InputError("bad_body", "the thread of the body is not that of the address")
@@ -160,10 +160,12 @@ async def _run(request: web.Request) -> web.StreamResponse:
 
 async def _chat(request: web.Request) -> web.StreamResponse:
     """Serve a client of the AI SDK that sends a message; the session is in the body."""
-    visitor = request.app[SCREENS].gate.identify(request)
+    gate = request.app[SCREENS].gate
+    visitor = gate.identify(request)  # before the body is read
     posted = await posted_in(request)
     form: Format = "ai-sdk-6" if request.query.get("ai-sdk") == "6" else "ai-sdk"
-    return await _answered(request, visitor.grant(posted.id), _View(posted.id, form, posted))
+    grant = await gate.grant(request, posted.id, visitor)
+    return await _answered(request, grant, _View(posted.id, form, posted))
 
 
 async def _answered(request: web.Request, grant: Grant, view: _View) -> web.StreamResponse:
@@ -179,10 +181,10 @@ async def _answered(request: web.Request, grant: Grant, view: _View) -> web.Stre
         async with screens.feeds.watching(session, form) as feed:
             is_answered = None if new is None else feed.writer.answers(new.id)
             if new is None or is_answered:
-                if feed.position == NOWHERE and screens.turns is None:
+                if feed.position == NOWHERE and screens.words is None:
                     raise no_session()
                 return await _joined(request, feed, plan, grant, posted)
-            if screens.turns is None or not grant.can_write:
+            if screens.words is None or not grant.can_write:
                 raise web.HTTPConflict(text="This session is shown, and takes no messages here.\n")
             # A message that was sent before is not written again; its answer has not begun.
             if is_answered is None:
@@ -200,8 +202,8 @@ async def _asked(
     connection = Connection(plan)
     feed.connections.add(connection)
     try:
-        if message is not None and screens.turns is not None:
-            await screens.turns.append(feed.session, turn_in(message), record_id=message.id)
+        if message is not None and screens.words is not None:
+            await screens.words.write(feed.session, message.id, turn_in(message), trace=request.headers)
         return await send(request, connection, plan, b"", _end_of(screens.gate, grant))
     finally:
         feed.connections.discard(connection)

@@ -21,16 +21,20 @@ from reknit.pipeline.screen_server.formats import PRODUCER
 from reknit.pipeline.screen_server.gate import Gate
 from reknit.pipeline.screen_server.handlers import ANSWER_SECONDS, ROUTES, SCREENS, Screens
 from reknit.pipeline.screen_server.records import Records
+from reknit.pipeline.screen_server.words import Words
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.guard import BINDING, HEALTH
 from reknit.pipeline.viewer.index.reading import Follower, open_index
 from reknit.pipeline.viewer.index.values import Values
 from reknit.pipeline.web import serving
+from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 
 log = logging.getLogger("reknit.screens")
 
 # The largest body of a request: clients of AG-UI send all messages that they show.
 LARGEST_BODY: Final = 16 * 1024 * 1024
+# Items, and turns for the users' words and for sessions that are forgotten.
+SERVED: Final = (AGENT_TURNS, SESSION_ITEMS)
 
 
 def application(screens: Screens, follower: Follower) -> web.Application:
@@ -97,14 +101,16 @@ async def run_screens(
         ReknitError: it cannot start, or a topic cannot be read any more.
     """
     index = await open_index(config, index_file, rebuild=rebuild)
-    follower = Follower(config, index)
+    follower = Follower(config, index, topics=SERVED)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, index.close)
         values = await stack.enter_async_context(Values(config, index.reader, open_objects(config)))
         turns = await stack.enter_async_context(Turns(config, producer=PRODUCER)) if takes_input else None
         records = Records(index.reader, values)
         feeds = Feeds(records.all, with_details=with_details)
-        app = application(Screens(gate, feeds, records, turns, answer_timeout), follower)
+        app = application(
+            Screens(gate, feeds, records, None if turns is None else Words(turns), answer_timeout), follower
+        )
         on_start(await stack.enter_async_context(serving(app, host, port)))
         await follower.run()
 

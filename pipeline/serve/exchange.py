@@ -18,20 +18,27 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import HttpVersion11, hdrs, web
 from msgspec import Struct
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict
 from yarl import URL
 
+from reknit.pipeline import losses
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
+from reknit.pipeline.healing.single import Healed
+from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.errors import error_event
-from reknit.pipeline.serve.headers import to_client, to_upstream
-from reknit.pipeline.serve.healing import Refused, healed
+from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream, with_changed_body
+from reknit.pipeline.serve.healing import Healer
+from reknit.pipeline.serve.memory import RefusalMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
-from reknit.pipeline.serve.streams import StreamWatch, is_stream
+from reknit.pipeline.serve.streams import StreamWatch
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
+from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
 from reknit.pipeline.urls import host_of
+from reknit.topics.trace import carried, trace_headers
 
 log = logging.getLogger("reknit.serve")
 
@@ -55,12 +62,13 @@ class GatewayError(Exception):
 
 
 class _Sent(Struct):
-    """A request to the upstream."""
+    """A request to the upstream; ``plain`` is the body of one to a model, without content encoding."""
 
     method: str
     url: str
     body: Any
     headers: CIMultiDict[str]
+    plain: bytes = b""
 
 
 class _Trace:
@@ -76,7 +84,10 @@ class Exchanges:
         client: made by `new_client`.
         metrics: counted per exchange.
         repairs: repair the requests.
+        memories: of earlier refusals.
         silence_seconds: an answer that sends nothing for longer is broken off.
+        hold_seconds: a stream without content is passed on after this time.
+        tracing: gets a call for each request to a model.
     """
 
     def __init__(
@@ -84,12 +95,18 @@ class Exchanges:
         client: aiohttp.ClientSession,
         metrics: GatewayMetrics,
         repairs: Repairs,
+        memories: RefusalMemory,
         *,
         silence_seconds: float = SILENCE_SECONDS,
+        hold_seconds: float = HOLD_SECONDS,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._hold_seconds = hold_seconds
+        self._tracing = tracing or Tracing()
         self._client = client
         self._metrics = metrics
         self._repairs = repairs
+        self._memories = memories
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
 
     async def relay(self, request: web.Request, to: Destination, exchange: Exchange) -> web.StreamResponse:
@@ -99,76 +116,107 @@ class Exchanges:
             GatewayError: the request cannot be sent, or no answer came.
         """
         exchange.request_id = uuid.uuid4().hex
-        done, readable = None, None
         if to.endpoint is None or request.method != hdrs.METH_POST:
-            body: Any = request.content if request.can_read_body else None
-            # A length that the client declared stays, so that the upstream need not read chunks.
-            length = request.headers.get(hdrs.CONTENT_LENGTH)
-            headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
-            if length is not None and body is not None:
-                headers[hdrs.CONTENT_LENGTH] = length
-        else:
-            _refuse_signed(request)
-            given = await _read_body(request)
-            data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
-            readable = None if data is None else RequestBody(data)
-            done = await self._repair(readable, to, exchange)
-            body = given if done.body is None else done.body
-            identity = to.endpoint.streams or (readable is not None and readable.asks_for_stream)
-            headers = to_upstream(request.headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
-        sent = _Sent(request.method, to.url, body, headers)
-        plain = None if done is None else done.body or (None if readable is None else readable.data)
-        refused = await self._send_healed(sent, plain, request.headers, to, exchange)
+            received = Received(await self._send(_unread(request, to), to), "")
+            return await self._answer(request, received, to, exchange, added=_added(exchange, None))
+        _refuse_signed(request)
+        given = await _read_body(request)
+        data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
+        body = None if data is None else RequestBody(data)
+        healer = None if body is None else self._healer(request, body, to, to.endpoint)
+        done = await self._repair(body, to, to.endpoint)
+        if body is not None and healer is not None:
+            done = await healer.recall(done, body.data)
+        self._note_repair(done, to, to.endpoint, exchange)
+        call = self._tracing.begin_call(_call_of(request, to, to.endpoint, body))
+        headers = in_trace(request.headers, call.trace) if self._tracing.is_on else request.headers
         try:
-            return await self._answer(request, refused, to, exchange, _added(exchange, done))
+            identity = to.endpoint.streams or (body is not None and body.asks_for_stream)
+            passed = to_upstream(headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
+            sent = _Sent(request.method, to.url, given, passed, b"" if body is None else body.data)
+            if done.body is not None:
+                sent.body = sent.plain = done.body
+            received = Received(await self._send(sent, to), to.endpoint.target)
+            if healer is not None and healer.most_healings:
+                received = await self._heal(received, sent, healer, to, exchange)
+            return await self._answer(request, received, to, exchange, added=_added(exchange, done), call=call)
+        except BaseException as error:
+            call.outcome.error = str(error.status) if isinstance(error, GatewayError) else type(error).__name__
+            raise
         finally:
-            # Closed, not released: where the client left, the provider must stop generating.
-            refused.answer.close()
+            _note_outcome(call, exchange)
+            call.end()
 
-    async def _send_healed(
-        self, sent: _Sent, plain: bytes | None, given: CIMultiDictProxy[str], to: Destination, exchange: Exchange
-    ) -> Refused:
-        """Send a request, and narrower ones after refusals that can be healed; return the last answer.
+    def _healer(self, request: web.Request, body: RequestBody, to: Destination, endpoint: Endpoint) -> Healer:
+        return Healer(
+            self._memories,
+            self._repairs,
+            endpoint=endpoint,
+            upstream=to.upstream,
+            headers=request.headers,
+            body=body,
+        )
+
+    async def _heal(
+        self, received: Received, sent: _Sent, healer: Healer, to: Destination, exchange: Exchange
+    ) -> Received:
+        """Send narrower requests after refusals that can be healed; return the last answer.
 
         Args:
+            received: the answer to the request.
             sent: the request.
-            plain: its body without content encoding, if it is one to a model.
-            given: the client's headers.
+            healer: of the request.
             to: where it goes.
             exchange: notes the healings.
         """
-        refused = Refused(await self._send(sent, to))
-        if plain is None or to.endpoint is None:
-            return refused
-        target, identity = to.endpoint.target, sent.headers.get(hdrs.ACCEPT_ENCODING) == "identity"
-        for _ in range(to.upstream.most_healings):
-            found = await healed(refused, plain, to.endpoint, self._repairs)
-            if found is None:
-                break
-            refused.answer.close()
-            plain = found.body
-            name = found.fixes[0].code.removeprefix("healed_")
-            exchange.healed = (*exchange.healed, name)
-            headers = to_upstream(given, is_changed=True, identity=identity, key=_key_of(to))
-            refused = Refused(await self._send(_Sent(sent.method, sent.url, plain, headers), to))
-            outcome = "accepted" if refused.answer.status < web.HTTPBadRequest.status_code else "refused"
-            self._metrics.healed.labels(target, name, outcome).inc()
-        return refused
+        target = received.target
+        try:
+            refusal = await received.refusal(self._hold_seconds)
+            for _ in range(healer.most_healings):
+                found = None if refusal is None else await healer.heal(refusal, sent.plain)
+                if found is None:
+                    break
+                received.answer.close()
+                sent = _Sent(sent.method, sent.url, found.body, with_changed_body(sent.headers), found.body)
+                received = Received(await self._send(sent, to), target)
+                refusal = await received.refusal(self._hold_seconds)
+                self._note_healing(found, received, refusal, target, exchange)
+        except BaseException:  # the client left while its answer was held
+            received.answer.close()
+            raise
+        finally:
+            healer.keep()
+        return received
 
-    async def _repair(self, body: RequestBody | None, to: Destination, exchange: Exchange) -> Repaired:
+    def _note_healing(
+        self, found: Healed, received: Received, refusal: Refusal | None, target: str, exchange: Exchange
+    ) -> None:
+        name = found.fixes[0].code.removeprefix("healed_")
+        exchange.healed = (*exchange.healed, name)
+        is_accepted = refusal is None and received.answer.status < web.HTTPBadRequest.status_code
+        self._metrics.healed.labels(target, name, "accepted" if is_accepted else "refused").inc()
+
+    async def _repair(self, body: RequestBody | None, to: Destination, endpoint: Endpoint) -> Repaired:
         """Repair a body; None is one whose content encoding cannot be removed."""
-        assert to.endpoint is not None  # noqa: S101  only requests to a model are repaired
         begun = time.perf_counter()
         done = (
             Repaired("failed", reason="content_encoding")
             if body is None
-            else await self._repairs.repair(body, to.endpoint, to.upstream)
+            else await self._repairs.repair(body, endpoint, to.upstream)
         )
         self._metrics.repair_seconds.observe(time.perf_counter() - begun)
+        return done
+
+    def _note_repair(self, done: Repaired, to: Destination, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Count the result of repair.
+
+        Raises:
+            GatewayError: 400: the request is not sent.
+        """
         exchange.repair, exchange.fixes = done.outcome, done.fixes
-        self._metrics.repairs.labels(to.endpoint.target, done.outcome).inc()
+        self._metrics.repairs.labels(endpoint.target, done.outcome).inc()
         for code, count in done.fixes.items():
-            self._metrics.fixes.labels(code, to.endpoint.target).inc(count)
+            self._metrics.fixes.labels(code, endpoint.target).inc(count)
         if done.outcome in {"failed", "late"}:
             log.warning(
                 "%s: a request was forwarded without repair: %s %s", to.upstream.name, done.outcome, done.reason
@@ -177,7 +225,6 @@ class Exchanges:
             raise GatewayError(
                 400, f"Reknit did not send this request, since the provider would refuse it. {done.reason}"
             )
-        return done
 
     async def _send(self, sent: _Sent, to: Destination) -> aiohttp.ClientResponse:
         """Send a request; once more if it went over a kept connection that the upstream had closed.
@@ -212,12 +259,30 @@ class Exchanges:
     async def _answer(
         self,
         request: web.Request,
-        refused: Refused,
+        received: Received,
         to: Destination,
         exchange: Exchange,
+        *,
         added: Mapping[str, str],
+        call: OpenCall | None = None,
     ) -> web.StreamResponse:
-        answer = refused.answer
+        """Relay an answer, and close its connection: where the client left, the provider must stop generating."""
+        try:
+            return await self._relayed(request, received, to, exchange, added=added, call=call)
+        finally:
+            received.answer.close()
+
+    async def _relayed(
+        self,
+        request: web.Request,
+        received: Received,
+        to: Destination,
+        exchange: Exchange,
+        *,
+        added: Mapping[str, str],
+        call: OpenCall | None,
+    ) -> web.StreamResponse:
+        answer, watch = received.answer, received.watch
         if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:
             where = host_of(answer.headers.get(hdrs.LOCATION, ""), to.url)
             raise GatewayError(
@@ -227,19 +292,16 @@ class Exchanges:
         headers.update(added)
         exchange.status = answer.status
         response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
-        watch = None
-        is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
-        if to.endpoint is not None and answer.status == web.HTTPOk.status_code and is_readable:
-            watch = StreamWatch(to.endpoint.target)
         await response.prepare(request)
         end = "whole"
         try:
-            if refused.begin:
-                await response.write(refused.begin)
+            if received.begin:
+                await response.write(received.begin)
+            if received.broken is not None:
+                raise received.broken
             async for data in answer.content.iter_any():
                 await response.write(data)
-                if watch is not None:
-                    watch.take(data)
+                received.take(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
                 end = "left"
@@ -254,14 +316,23 @@ class Exchanges:
                 end = "cut"
                 log.warning("%s: a stream ended without its final event", to.upstream.name)
         finally:
+            self._count_losses(received.losses, to, exchange)
             if watch is not None and to.endpoint is not None:
                 exchange.end = end
                 self._metrics.streams.labels(to.endpoint.target, end).inc()
+            if call is not None and self._tracing.is_on:
+                call.outcome.answer = received.facts
         if end == "cut":
             await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
         else:
             await response.write_eof()
         return response
+
+    def _count_losses(self, count: int, to: Destination, exchange: Exchange) -> None:
+        """Count the blocks of a request that its provider left out."""
+        if count and to.endpoint is not None:
+            exchange.fixes = {**exchange.fixes, losses.CODE: count}
+            self._metrics.fixes.labels(losses.CODE, to.endpoint.target).inc(count)
 
     async def close(self) -> None:
         await self._client.close()
@@ -285,6 +356,17 @@ def new_client() -> aiohttp.ClientSession:
     )
 
 
+def _unread(request: web.Request, to: Destination) -> _Sent:
+    """Return a request whose body is forwarded while it is received."""
+    body = request.content if request.can_read_body else None
+    headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
+    # A length that the client declared stays, so that the upstream need not read chunks.
+    length = request.headers.get(hdrs.CONTENT_LENGTH)
+    if length is not None and body is not None:
+        headers[hdrs.CONTENT_LENGTH] = length
+    return _Sent(request.method, to.url, body, headers)
+
+
 async def _read_body(request: web.Request) -> bytes:
     """Read a request's body.
 
@@ -305,6 +387,20 @@ def _refuse_signed(request: web.Request) -> None:
             "a request with an AWS signature cannot be forwarded, since it signs this gateway's host; use a bearer key"
         )
         raise GatewayError(400, message)
+
+
+def _call_of(request: web.Request, to: Destination, endpoint: Endpoint, body: RequestBody | None) -> Call:
+    model = endpoint.model or ("" if body is None else body.model)
+    trace = carried(trace_headers(request.headers))
+    return Call(target=endpoint.target, model=model, url=to.url, trace=trace)
+
+
+def _note_outcome(call: OpenCall, exchange: Exchange) -> None:
+    outcome = call.outcome
+    outcome.status = exchange.status or None
+    outcome.fixes, outcome.healed = exchange.fixes, exchange.healed
+    if exchange.end == "cut":
+        outcome.error = "cut"
 
 
 def _key_of(to: Destination) -> tuple[str, str] | None:

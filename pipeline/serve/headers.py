@@ -6,10 +6,12 @@ order, except for those below.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from multidict import CIMultiDict, MultiMapping
+
+from reknit.topics.trace import CARRIED
 
 # The gateway's own key. It is never forwarded.
 KEY: Final = "x-reknit-key"
@@ -55,6 +57,18 @@ def to_upstream(
     if key is not None:
         headers[key[0]] = key[1]
     headers["via"] = ", ".join([*given.getall("via", ()), VIA])
+    return headers
+
+
+def with_changed_body(headers: MultiMapping[str]) -> CIMultiDict[str]:
+    """Return the headers of a forwarded request for another body, which is not compressed."""
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in _OF_BODY)
+
+
+def in_trace(given: MultiMapping[str], trace: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return the headers of a client with the trace of the call that the gateway makes for it."""
+    headers = CIMultiDict((name, value) for name, value in given.items() if name.lower() not in CARRIED)
+    headers.update(trace)
     return headers
 
 

@@ -1,83 +1,111 @@
 """Healing on the request path: a refused request is sent again without what the provider refused.
 
-The client sees the accepted answer only. The gateway keeps nothing of it, so the client's next request may be refused
-for the same cause and healed again.
+The client sees the accepted answer only. What was refused is remembered for the conversation: its later requests have
+the same history, are sent without it, and keep the same beginning.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from functools import partial
-from typing import Final
 
-import aiohttp
-from aiohttp import hdrs
+from msgspec import structs
+from multidict import MultiMapping
 
 from reknit.pipeline.errors import ReknitError, error_name
-from reknit.pipeline.healing.single import Healed, try_healing
+from reknit.pipeline.healing.memory import NO_MEMORY
+from reknit.pipeline.healing.single import Healed, recall, try_remembered
+from reknit.pipeline.serve.conversations import conversation_key
 from reknit.pipeline.serve.endpoints import Endpoint
-from reknit.pipeline.serve.repair import Repairs, decoded
+from reknit.pipeline.serve.memory import RefusalMemory
+from reknit.pipeline.serve.received import Refusal
+from reknit.pipeline.serve.repair import Repaired, Repairs, RequestBody
+from reknit.pipeline.serve.upstreams import Upstream
 
 log = logging.getLogger("reknit.serve")
 
-# Bytes of a refusal that are read; a longer answer is no refusal in a sentence.
-_MOST_ERROR_BYTES: Final = 64 * 1024
-_REFUSED: Final = 400
 
-
-class Refused:
-    """The answer to one request, with what was read of it to look for a refusal.
-
-    Attributes:
-        answer: of the provider.
-        begin: the bytes that were read already; the client gets them first.
-    """
-
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
-        self.answer = answer
-        self.begin = b""
-        self._is_whole = False
-
-    async def read(self) -> bytes | None:
-        """Return the answer's body without its content encoding; None if it is no error, or cannot be read."""
-        if self.answer.status < _REFUSED:
-            return None
-        while len(self.begin) <= _MOST_ERROR_BYTES:
-            piece = await self.answer.content.read(_MOST_ERROR_BYTES)
-            if not piece:
-                self._is_whole = True
-                break
-            self.begin += piece
-        if not self._is_whole:
-            return None
-        return decoded(self.begin, self.answer.headers.get(hdrs.CONTENT_ENCODING, ""))
-
-
-async def healed(refused: Refused, body: bytes, endpoint: Endpoint, repairs: Repairs) -> Healed | None:
-    """Return a narrower request after an answer; None if it is no refusal that can be healed.
+class Healer:
+    """Heals one request, and remembers its refusals for the conversation.
 
     Args:
-        refused: the answer, which is read.
-        body: the request, without content encoding.
+        memories: of all conversations.
+        repairs: run large bodies in another process.
         endpoint: of the request.
-        repairs: runs large bodies in another process.
+        upstream: it limits the healings.
+        headers: of the client.
+        body: of the client.
     """
-    try:
-        error = await refused.read()
-        if error is None:
-            return None
-        work = partial(
-            try_healing,
-            target=endpoint.target,
-            status=refused.answer.status,
-            error=error,
-            model=endpoint.model or None,
+
+    def __init__(
+        self,
+        memories: RefusalMemory,
+        repairs: Repairs,
+        *,
+        endpoint: Endpoint,
+        upstream: Upstream,
+        headers: MultiMapping[str],
+        body: RequestBody,
+    ) -> None:
+        self.most_healings = upstream.most_healings
+        self._memories = memories
+        self._repairs = repairs
+        self._endpoint = endpoint
+        self._key = partial(
+            conversation_key, memories.secret, headers, body.members, upstream=upstream.name, target=endpoint.target
         )
-        found = await repairs.run(work, body)
-    except (aiohttp.ClientError, TimeoutError, ReknitError) as error:
-        log.info("a refusal was not read: %s", error_name(error))
-        return None
-    except Exception as error:  # noqa: BLE001  a fault of Reknit must not hide the provider's answer
-        log.warning("a refusal was forwarded without healing: %s", error_name(error))
-        return None
-    return found if isinstance(found, Healed) else None
+        # As long as nothing was healed, a request costs nothing here.
+        self._known = NO_MEMORY if memories.is_empty or not self.most_healings else memories.of(self._key())
+        self._memory = structs.replace(self._known, count=0)
+
+    async def recall(self, done: Repaired, given: bytes) -> Repaired:
+        """Return the result of repair without what earlier refusals of the conversation were about.
+
+        Args:
+            done: the result of repair.
+            given: the body before it.
+        """
+        if self._memory == NO_MEMORY or done.outcome not in {"unchanged", "repaired"}:
+            return done
+        work = partial(recall, target=self._endpoint.target, memory=self._memory, model=self._endpoint.model)
+        try:
+            found, self._memory = await self._repairs.run(work, done.body or given)
+        except Exception as error:  # noqa: BLE001  a fault of Reknit must not stop the request
+            log.warning("earlier refusals were not applied: %s", error_name(error))
+            return done
+        if found is None:
+            return done
+        fixes = Counter(done.fixes) + Counter(fix.code for fix in found.fixes)
+        return structs.replace(done, outcome="repaired", body=found.body, fixes=fixes)
+
+    async def heal(self, refusal: Refusal, body: bytes) -> Healed | None:
+        """Return a narrower request after a refusal; None if none is known.
+
+        Args:
+            refusal: of the provider.
+            body: the request, without content encoding.
+        """
+        work = partial(
+            try_remembered,
+            target=self._endpoint.target,
+            memory=self._memory,
+            status=refusal.status,
+            error=refusal.error,
+            model=self._endpoint.model,
+            limit=self.most_healings,
+        )
+        try:
+            found, self._memory = await self._repairs.run(work, body)
+        except ReknitError as error:
+            log.info("a refusal was not healed: %s", error_name(error))
+            return None
+        except Exception as error:  # noqa: BLE001  a fault of Reknit must not hide the provider's answer
+            log.warning("a refusal was forwarded without healing: %s", error_name(error))
+            return None
+        return found if isinstance(found, Healed) else None
+
+    def keep(self) -> None:
+        """Remember the healings for later requests of the conversation."""
+        if self._memory != self._known and self._memory.healings:
+            self._memories.keep(self._key(), self._memory)

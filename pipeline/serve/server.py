@@ -19,10 +19,13 @@ from reknit.pipeline.serve.errors import error_body
 from reknit.pipeline.serve.exchange import Exchanges, GatewayError, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.local import LocalPaths, has_key
+from reknit.pipeline.serve.memory import RefusalMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
 from reknit.pipeline.serve.repair import MOST_BYTES, Repairs
 from reknit.pipeline.serve.upstreams import Destination, Upstreams
+from reknit.pipeline.tracing.calls import Tracing
 from reknit.pipeline.urls import LOOPBACK
 from reknit.pipeline.web import listen, runner_of, status_app
 
@@ -127,6 +130,8 @@ class Listening(Struct, frozen=True, kw_only=True):
         metrics_port: of ``/livez``, ``/readyz`` and ``/metrics`` on the loopback address; None for none.
         drain_seconds: most time for answers in progress at the end.
         silence_seconds: an answer that sends nothing for longer is broken off.
+        hold_seconds: a stream without content is held for this time at most.
+        state_dir: where refusals are remembered beyond the end of the process; None for nowhere.
     """
 
     host: str = "127.0.0.1"
@@ -136,12 +141,16 @@ class Listening(Struct, frozen=True, kw_only=True):
     metrics_port: int | None = None
     drain_seconds: float = 120.0
     silence_seconds: float = SILENCE_SECONDS
+    hold_seconds: float = HOLD_SECONDS
+    state_dir: Path | None = None
 
 
 async def serve(
     upstreams: Upstreams,
     listening: Listening,
     on_start: Callable[[str, str], object] = lambda _url, _status_url: None,
+    *,
+    tracing: Tracing | None = None,
 ) -> None:
     """Serve until cancelled; then accept nothing more, and let answers in progress end.
 
@@ -149,16 +158,26 @@ async def serve(
         upstreams: the configured upstreams.
         listening: the address and its conditions.
         on_start: called with the URLs of the gateway and of its status, or "".
+        tracing: gets a call for each request to a model.
 
     Raises:
         InputError: ``key_missing``: the address is not a loopback address, or an upstream has a key of its own, and
-            there is no key for clients.
+            there is no key for clients. ``state_dir_unusable``.
         OSError: an address cannot be bound.
     """
     _check_key(upstreams, listening)
     metrics = GatewayMetrics()
+    memories = RefusalMemory(listening.state_dir)
     recent, repairs = RecentExchanges(), Repairs()
-    exchanges = Exchanges(new_client(), metrics, repairs, silence_seconds=listening.silence_seconds)
+    exchanges = Exchanges(
+        new_client(),
+        metrics,
+        repairs,
+        memories,
+        silence_seconds=listening.silence_seconds,
+        hold_seconds=listening.hold_seconds,
+        tracing=tracing or Tracing(),
+    )
     gateway = Gateway(upstreams, exchanges, metrics, recent, listening.key)
     local = LocalPaths(recent, repairs, key=listening.key, host=listening.host)
     runner = _runner(gateway, local, listening)
@@ -181,6 +200,7 @@ async def serve(
             await status.cleanup()
         await exchanges.close()
         repairs.close()
+        memories.close()
 
 
 def _check_key(upstreams: Upstreams, listening: Listening) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reknit.pipeline.client.answers import AnswerReader
+from reknit.pipeline.client.answers import AnswerFacts, AnswerReader
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.registry import SOURCES
 
@@ -24,6 +24,10 @@ _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 def is_stream(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() in _STREAM_TYPES
+
+
+def is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 class StreamWatch:
@@ -46,7 +50,7 @@ class StreamWatch:
         self._length = b""
 
     def take(self, data: bytes) -> None:
-        """Note the next bytes, which were forwarded already."""
+        """Note the next bytes of the answer."""
         if len(self.first) < _FIRST_BYTES:
             self.first += data[: _FIRST_BYTES - len(self.first)]
         self.last = (self.last + data)[-_LAST_BYTES:] if len(data) < _LAST_BYTES else data[-_LAST_BYTES:]
@@ -67,6 +71,27 @@ class StreamWatch:
             return True
         self._reader.finish()
         return self._reader.is_whole or self._reader.failure is not None
+
+    @property
+    def has_content(self) -> bool:
+        """True if output of the model has come, or may have come."""
+        return self._reader is None or self._reader.has_content
+
+    @property
+    def losses(self) -> int:
+        """The number of blocks of the request that the answer reports as dropped."""
+        return 0 if self._reader is None else self._reader.losses
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the provider has refused the request in the stream."""
+        failure = None if self._reader is None else self._reader.failure
+        return failure is not None and failure.is_refusal
+
+    @property
+    def facts(self) -> AnswerFacts:
+        """Its id, model, stop reason and tokens."""
+        return AnswerFacts() if self._reader is None else self._reader.facts
 
     @property
     def is_at_boundary(self) -> bool:

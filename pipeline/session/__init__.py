@@ -35,6 +35,7 @@ from reknit.pipeline.session.state import HEALING, LATE_RESULTS, LogEntry, decod
 from reknit.pipeline.session.tokens import CountTokens
 from reknit.pipeline.session.working import WorkingHistory
 from reknit.pipeline.targets import Setting
+from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 
 __all__ = ["GivenHistory", "GivenMessage", "Normalized", "Session", "normalize"]
 
@@ -142,6 +143,11 @@ class Session:
     def tool_names(self) -> tuple[str, ...]:
         """The names of the tools, in their order."""
         return tuple(tool.name for tool in self._given.setting.tools)
+
+    @property
+    def wrapped_tools(self) -> frozenset[str]:
+        """The names of the tools that accept no object, which requests declare in a wrapped form."""
+        return wrapped_tools(self._given.setting.tools)
 
     @property
     def last_role(self) -> Role | None:
@@ -333,10 +339,15 @@ class Session:
         return any(noted.request_id == request_id for each in self._memory.values() for noted in each.healings)
 
     def note_healed(self, target: str, request_id: str) -> None:
-        """Note the id of the request that the last healing led to."""
-        self._memory[target] = structs.replace(
-            self._memory[target], pending=(request_id, self._memory[target].healings[-1].row)
-        )
+        """Note the id of the request that the last healing led to; "" if that is the next one."""
+        memory = self._memory[target]
+        if request_id or not memory.pending[0]:
+            self._memory[target] = structs.replace(memory, pending=(request_id, memory.healings[-1].row))
+
+    def awaits_healed(self, target: str) -> bool:
+        """Return True if the next request of a target is the healed one, after a late refusal."""
+        request_id, row = self._memory.get(target, NO_MEMORY).pending
+        return bool(row) and not request_id
 
     def take_outcomes(self, request_id: str | None = None) -> list[tuple[str, str]]:
         """Return the target and the row of each healed request whose outcome is now known; of this id, or of all."""

@@ -108,6 +108,15 @@ def check_endpoints(endpoints: Any, path: str = "policy.endpoints") -> None:  # 
             raise PolicyError("policy", expected_one_of(TARGETS, str(name)), path=f"{path}.{name}")
 
 
+def tools_from(tools: GivenTools) -> tuple[Tool, ...]:
+    """Return tools as a setting has them.
+
+    Raises:
+        InputError: they are not valid.
+    """
+    return setting_from(None, tools, None, None).tools
+
+
 def setting_from(
     system: GivenSystem, tools: GivenTools, model: str | None, params: Mapping[str, Any] | None
 ) -> Setting:

@@ -14,9 +14,8 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.healing.body import RefusedBody
 from reknit.pipeline.healing.errors import Refusal
-from reknit.pipeline.healing.memory import Healing, TargetMemory, try_repairs
+from reknit.pipeline.healing.memory import Healing, TargetMemory, is_widest, try_repairs
 from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS, row_for
-from reknit.pipeline.healing.table import Healing as Row
 from reknit.pipeline.session.healed import HealedRequest, decoded_body
 from reknit.pipeline.session.request import Normalized
 
@@ -70,7 +69,7 @@ def after_refusal(memory: TargetMemory, current: Normalized, refused: Refused) -
         return memory
     body = RefusedBody(current.target, value, refused.model, is_own=True)
     made = Healing(row, words, refused.refusal, refused.request_id)
-    own = try_repairs(body, made, is_widest=_is_widest(memory, row, refused.limit))
+    own = try_repairs(body, made, is_widest=is_widest(memory, row, refused.limit))
     if own:
         return memory.with_healing(made, body, own)
     if refused.sha256 and not is_same and isinstance(current, HealedRequest):
@@ -102,14 +101,3 @@ def is_progress(before: Normalized | None, after: Normalized, sha256: str) -> bo
 
 def _orphans(request: Normalized) -> int:
     return sum(fix.code in _ORPHANS for fix in request.fixes)
-
-
-def _is_widest(memory: TargetMemory, row: Row, limit: int) -> bool:
-    """Return True if a row was healed in this user turn, and another narrow repair would be one too many.
-
-    A provider names one block of reasoning at a time. Once it has named two, its keys, platform or organisation have
-    probably changed, and all the others would follow one by one (can1357/oh-my-pi#12006).
-    """
-    recent = memory.healings[len(memory.healings) - memory.count :] if memory.count else ()
-    is_last = memory.count == limit - 1
-    return any(noted.row == row.name for noted in recent) and (is_last or row.loss == "reasoning")

@@ -21,8 +21,7 @@ from reknit.pipeline.errors import ReknitError
 from reknit.topics import DEAD_LETTERS, LARGEST_OUTPUT, positions
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
-
-_PASSED_ON = frozenset({names.PRODUCER, names.TRACEPARENT})
+from reknit.topics.trace import breaks_grammar, trace_of
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -67,8 +66,12 @@ def passed_on(record: Record) -> Headers:
 
     Malformed ones are dropped (``count_dropped``), because nothing depends on them.
     """
-    found = {name: value for name, value in record.headers if name in _PASSED_ON}
-    return tuple((name, value) for name, value in found.items() if not names.fault_of(value))
+    kept = dict(trace_of(record.headers))
+    return tuple(
+        (name, value)
+        for name, value in dict(record.headers).items()
+        if name in kept or (name == names.PRODUCER and not names.fault_of(value))
+    )
 
 
 def count_dropped(
@@ -76,7 +79,7 @@ def count_dropped(
 ) -> None:
     """Count headers that the contract knows, that are malformed, and that ``records`` records were taken without."""
     for name, value in dict(headers).items():
-        if name in known and names.fault_of(value):
+        if name in known and (names.fault_of(value) or breaks_grammar(name, value)):
             tally["reknit_headers_dropped_total", topic, name] += records
 
 

@@ -81,6 +81,10 @@ class Defaults(Struct, frozen=True, kw_only=True):
         names = self.session().tool_names
         return OutputFilters(model=self.model, tools=names or None, roots=self.redact_roots, marker=self.redact_marker)
 
+    def wrapped_tools(self) -> frozenset[str]:
+        """The names of the tools that accept no object, for a session without settings of its own."""
+        return self.session().wrapped_tools
+
     def changes(self, opened: SessionOpened, policy: Policy) -> dict[str, Any]:
         """Return the changes of a session, as arguments of ``Session.configure``.
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.losses import MEMBER
 from reknit.pipeline.registry import SOURCES
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.envelope import header_text
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
+
+_LOSSES = MEMBER.encode()
 
 
 def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
@@ -24,7 +27,7 @@ def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
     for record in records:
         joined_by, run = current.get(record.key, (None, None))
         if run is not None:
-            if joined_by == record.headers and record.value is not None:
+            if joined_by == record.headers and record.value is not None and _LOSSES not in record.value:
                 run.append(record)
                 continue
             yield run
@@ -37,11 +40,11 @@ def _headers_to_join(first: Record, source: str) -> Headers | None:
     """Return the headers that a record must have to be fed together with this one; None if it is fed alone."""
     headers = dict(first.headers)
     known = SOURCES.get(names.text_of(headers.get(names.SOURCE)) or source)
-    # Where words are changed, each fix names the record that it is from.
-    rewritten = known is not None and known.rewrites
+    # Each fix names the record that it is from, whatever else is in the batch.
+    has_fixes = (known is not None and known.rewrites) or (first.value is not None and _LOSSES in first.value)
     # A refusal goes to the log before the turns of later records do.
     refusing = (headers.get(names.STATUS) or b"") >= b"4"
-    is_alone = not first.key or first.value is None or names.FRAMING in headers or rewritten or refusing
+    is_alone = not first.key or first.value is None or names.FRAMING in headers or has_fixes or refusing
     return None if is_alone else first.headers
 
 

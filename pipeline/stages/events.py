@@ -45,6 +45,7 @@ from reknit.topics.items import (
     TurnResult,
 )
 from reknit.topics.records import RECORDED, HistoryRewound, StreamPolicy, TurnAppended
+from reknit.topics.trace import trace_of
 
 _SESSION, _WAITING = b"e", b"w"
 
@@ -65,13 +66,15 @@ _Shown: TypeAlias = dict[bytes, list[tuple[Headers, list[Item]]]]
 class EventState(msgspec.Struct, kw_only=True):
     """One session in memory. ``records`` is None until its policy is known; ``waiting`` is by number.
 
-    ``model`` and ``tools`` are the session's settings for a planner's text, if it has any.
+    ``model`` and ``tools`` are the session's settings for a planner's text, if it has any. ``wrapped`` are its tools
+    that accept no object.
     """
 
     recovery: Recovery
     records: bool | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None
+    wrapped: tuple[str, ...] | None = None
     waiting: dict[int, bytes] = {}
     numbered: int = 0
     written: set[int] = set()
@@ -98,6 +101,7 @@ class _Saved(msgspec.Struct, array_like=True):
     numbered: int
     model: str | None = None
     tools: tuple[str, ...] | None = None
+    wrapped: tuple[str, ...] | None = None
 
 
 def session_of(key: bytes) -> bytes:
@@ -106,26 +110,37 @@ def session_of(key: bytes) -> bytes:
 
 
 class EventStates(Kept[EventState]):
-    """The sessions of one partition; ``speech`` is what holds for a planner's text where a session says nothing."""
+    """The sessions of one partition.
+
+    ``speech`` is what holds for a planner's text, and ``wrapped`` are the tools that accept no object, where a session
+    says nothing.
+    """
 
     head_kind = _SESSION
     session_of = staticmethod(session_of)
 
-    def __init__(self, speech: OutputFilters | None = None, endings: SessionLifetimes | None = None) -> None:
+    def __init__(
+        self,
+        speech: OutputFilters | None = None,
+        endings: SessionLifetimes | None = None,
+        wrapped: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(endings)
+        self._wrapped = wrapped
         self._speech = speech or OutputFilters()
 
     def begin_session(self, key: bytes, recovery: Recovery) -> EventState:
         entry = self._begin(key, EventState(recovery=recovery))
-        self.speak(entry)
+        self.pass_settings(entry)
         return entry
 
-    def speak(self, entry: EventState) -> None:
-        """Pass the output filters of a planner's text to the recovery of this session."""
+    def pass_settings(self, entry: EventState) -> None:
+        """Pass the output filters of a planner's text, and the wrapped tools, to the recovery of this session."""
         speech = self._speech
         model = speech.model if entry.model is None else entry.model
         tools = speech.tools if entry.tools is None else entry.tools
         entry.recovery.speak(structs.replace(speech, model=model, tools=tools))
+        entry.recovery.unwrap(self._wrapped if entry.wrapped is None else frozenset(entry.wrapped))
 
     def _read(self, session: bytes, records: Mapping[bytes, bytes]) -> EventState:
         numbered: dict[bytes, dict[int, bytes]] = {CHANGE: {}, _WAITING: {}}
@@ -143,17 +158,20 @@ class EventStates(Kept[EventState]):
             records=saved.records,
             model=saved.model,
             tools=saved.tools,
+            wrapped=saved.wrapped,
             waiting=numbered[_WAITING],
             numbered=saved.numbered,
             written=set(numbered[_WAITING]),
             head=head,
         )
         _weigh(entry, whole)
-        self.speak(entry)
+        self.pass_settings(entry)
         return entry
 
     def _written(self, session: bytes, entry: EventState) -> dict[bytes, bytes | None]:
-        saved = _Saved(entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools)
+        saved = _Saved(
+            entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools, entry.wrapped
+        )
         head = msgspec.msgpack.encode(saved)
         changes = entry.head.write(_SESSION + session, session, head, self.format)
         for number in sorted(entry.written ^ entry.waiting.keys()):
@@ -178,7 +196,7 @@ class EventsStage(KeepsSessions):
     def __init__(self, defaults: Defaults | None = None) -> None:
         self._defaults = defaults or Defaults()
         self._endings = SessionLifetimes(self._defaults.marker_ms)
-        self._states = EventStates(self._defaults.speech(), self._endings)
+        self._states = EventStates(self._defaults.speech(), self._endings, self._defaults.wrapped_tools())
 
     def process(self, records: Sequence[Record]) -> Result:
         """Feed records to their sessions.
@@ -270,10 +288,13 @@ class EventsStage(KeepsSessions):
         _show_items(items, key, described, found)
         fixes = entry.recovery.take_fixes()
         if fixes:
-            publish_stream_fixes(fixes, run[0], entry.recovery.turns, result, tally)
+            publish_stream_fixes(
+                fixes, run[0], entry.recovery.turns, result, tally, request_id=details.request_id or ""
+            )
         finished = entry.recovery.take_finished()
         if finished:
-            self._record(key, entry, [_recorded(turn, source) for turn in finished], result)
+            turns = [_recorded(turn, source) for turn in finished]
+            self._record(key, entry, turns, result, trace_of(run[0].headers))
             tally["reknit_turns_finished_total", source] += sum(not turn.resets for turn in finished)
 
     def _take_control(
@@ -326,14 +347,18 @@ class EventsStage(KeepsSessions):
             raise InputError("bad_policy", f"header `policy` cannot be read: {error}") from error
         entry = self._entry(key, self._defaults.source)
         entry.records, entry.model, entry.tools = wanted.record_assistant, wanted.model, wanted.tools
-        self._states.speak(entry)
+        entry.wrapped = wanted.wrapped_tools
+        self._states.pass_settings(entry)
         self._record(key, entry, entry.take_waiting(), result)
 
-    def _record(self, key: bytes, entry: EventState, turns: list[bytes], result: Result) -> None:
-        """Append finished turns to the log, or keep them until it is known whether the session records turns."""
+    def _record(self, key: bytes, entry: EventState, turns: list[bytes], result: Result, trace: Headers = ()) -> None:
+        """Append finished turns to the log, or keep them until it is known whether the session records turns.
+
+        The trace of the record that finished them is not kept with those that wait.
+        """
         records = entry.records
         if records or (records is None and self._defaults.policy.record_assistant):
-            result.outputs.extend([Output(AGENT_TURNS, key, turn) for turn in turns])
+            result.outputs.extend([Output(AGENT_TURNS, key, turn, trace) for turn in turns])
         elif records is None:
             for turn in turns:
                 entry.keep_waiting(turn)
@@ -357,11 +382,13 @@ def _show_items(items: _Shown, key: bytes, headers: Headers, found: list[Item]) 
 
 
 def _item_headers(run: str | None, record: Record | None = None) -> Headers:
-    """Return the headers with which items name their run, and the request that they answer."""
+    """Return the headers with which items name their run, the request that they answer, and their trace."""
     found = () if run is None else ((names.RUN, run.encode()),)
-    given = {} if record is None else dict(record.headers)
-    named = ((name, given.get(name)) for name in (names.REQUEST_ID, names.TRACEPARENT))
-    return (*found, *((name, value) for name, value in named if not names.fault_of(value)))
+    if record is None:
+        return found
+    answered = dict(record.headers).get(names.REQUEST_ID)
+    request_id = () if names.fault_of(answered) else ((names.REQUEST_ID, answered),)
+    return (*found, *request_id, *trace_of(record.headers))
 
 
 def _feed(recovery: Recovery, value: bytes | None, details: EventDetails) -> list[Item]:

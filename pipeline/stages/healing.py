@@ -16,7 +16,7 @@ from reknit.pipeline.stages.requests import REFUSED_FROM, Publisher, judge_answe
 from reknit.pipeline.stages.turn_state import TurnState
 from reknit.topics.records import ProviderAnswered
 
-# A report without an id looks like a redelivery of another one.
+# Reports without an id count as one: they may be redeliveries of the same report.
 _NO_REPORT = "-"
 
 
@@ -67,4 +67,6 @@ def _heal(entry: TurnState, event: ProviderAnswered, publisher: Publisher) -> st
     entry.sent.note_refused(event.request_id)
     if is_newest:
         publisher.healed(done, event.request_id)
+    else:
+        session.note_healed(target, "")
     return target

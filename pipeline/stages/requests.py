@@ -32,6 +32,7 @@ from reknit.pipeline.stages.turn_state import Sent, SentRequests, TurnState
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 from reknit.topics import headers as names
 from reknit.topics.records import REKNIT, FixRecord, ProviderAnswered
+from reknit.topics.trace import trace_of
 
 # Why a request is due; `reknit.topics.headers.RequestHeaders` says what each means.
 Reason: TypeAlias = Literal["turn", "interrupted", "wanted", "healed"]
@@ -97,12 +98,21 @@ class FixPublisher(Struct):
 
 
 def publish_stream_fixes(
-    fixes: Sequence[Fix], record: Record, turns: int, result: Result, tally: Counter[tuple[str, ...]]
+    fixes: Sequence[Fix],
+    record: Record,
+    turns: int,
+    result: Result,
+    tally: Counter[tuple[str, ...]],
+    *,
+    request_id: str = "",
 ) -> None:
-    """Publish what a record of events led to; a fix's target is the source, ``turns`` are those finished so far."""
+    """Publish what a record of events led to; a fix's target is the source, ``turns`` are those finished so far.
+
+    ``request_id`` is of the request that the events answer, if it is known.
+    """
     publisher = FixPublisher(record, result, tally)
     for fix in fixes:
-        publisher.publish_fix(fix, turns, source=fix.target)
+        publisher.publish_fix(fix, turns, request_id=request_id, source=fix.target)
 
 
 class Publisher:
@@ -163,7 +173,7 @@ class Publisher:
             return
         request_id = self._request_id(done.target)
         self._result.outputs.append(self._output(done, request_id, reason, last, heals))
-        if heals:
+        if heals or self._entry.session.awaits_healed(done.target):
             self._entry.session.note_healed(done.target, request_id)
         doubts = _doubts(done)
         was_repaired = last is not None and last.mended
@@ -317,7 +327,10 @@ class RefusedError(ReknitError):
 
 
 def crossing(record: Record, details: EventDetails) -> Output | None:
-    """The record for the session's log, where an event is a provider's refusal of a published request."""
+    """The record for the session's log, where an event is a provider's refusal of a published request.
+
+    It has the trace of the event, so that a healed request belongs to the trace of the refused one.
+    """
     status, request_id = details.status, details.request_id
     if status is None or request_id is None or not record.value or status < REFUSED_FROM:
         return None
@@ -330,7 +343,7 @@ def crossing(record: Record, details: EventDetails) -> Output | None:
         id=place_of(record, PROVIDER_EVENTS) if may_pass(read_error(status, body)) else UNSET,
         origin=REKNIT,
     )
-    return Output(AGENT_TURNS, record.key, msgspec.json.encode(answered))
+    return Output(AGENT_TURNS, record.key, msgspec.json.encode(answered), trace_of(record.headers))
 
 
 def judge_answer(

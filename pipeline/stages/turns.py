@@ -533,5 +533,6 @@ def _announcement(key: bytes, session: Session) -> Output:
         incomplete_call=session.policy.incomplete_call,
         model=session.model if speaks else None,
         tools=session.tool_names or None if speaks else None,
+        wrapped_tools=tuple(sorted(session.wrapped_tools)),
     )
     return Output(PROVIDER_EVENTS, key, None, ((names.POLICY, msgspec.json.encode(policy)), OWN_ORIGIN))

@@ -236,15 +236,17 @@ class Rewritten(Struct, frozen=True, gc=False):
     """The decoder changed a block's text, or removed text next to it (-1: next to no block), this many times.
 
     ``code`` is of the fix catalogue. ``before`` and ``after`` are digests; ``detail`` holds nothing of the content.
+    ``path`` is set for a change that the provider made to the request: the place in it.
     """
 
     counted_as: ClassVar[str] = "rewritten"
     index: int
     code: str
-    before: str
+    before: str = ""
     after: str = ""
     detail: str = ""
     times: int = 1
+    path: str = ""
 
 
 class RunResult(Struct, frozen=True, gc=False):

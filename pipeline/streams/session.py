@@ -17,6 +17,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.providers.cascade.stream.speech import OutputFilters
 from reknit.pipeline.registry import find_source
+from reknit.pipeline.session.arguments import GivenTools, tools_from
 from reknit.pipeline.streams.decoder import Decoder
 from reknit.pipeline.streams.events import Event, RunEnded, unrecognized
 from reknit.pipeline.streams.framing import Tail
@@ -28,6 +29,7 @@ from reknit.pipeline.streams.recovery.render import FinishedTurn
 from reknit.pipeline.streams.recovery.session_file import SessionFile
 from reknit.pipeline.streams.recovery.transcript import Transcript
 from reknit.pipeline.streams.source import RewritingDecoder, Source, TranscribedDecoder
+from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 from reknit.topics.items import AnyItem, Item
 
 _items = msgspec.json.Decoder(list[AnyItem])
@@ -72,6 +74,7 @@ class Recovery:
         self._tail = Tail()
         self._due: list[Item] = []
         self._speech = OutputFilters()
+        self._wrapped: frozenset[str] = frozenset()
         self._decoder: Decoder = self._source.decoder()
         self._transcript = _transcript_of(self._source)
         self._file = _session_file_of(self._source)
@@ -269,8 +272,17 @@ class Recovery:
         if self._source.rewrites:
             cast(RewritingDecoder, self._decoder).speech = speech
 
+    def unwrap(self, names: frozenset[str]) -> None:
+        """Set the tools that accept no object. In the items of their calls the value replaces the object around it.
+
+        They are not in a snapshot.
+        """
+        if names != self._wrapped:
+            self._wrapped = names
+            self._machine = self._machine_with(self._machine.memory)
+
     def take_fixes(self) -> list[Fix]:
-        """Return the changes of words since the last call: target is the source's name, paths are item ids."""
+        """Return the changes of words and inputs since the last call; the paths are item ids."""
         memory = self._machine.memory
         fixes, memory.fixes = memory.fixes, []
         return fixes
@@ -339,6 +351,7 @@ class Recovery:
             issuer=source.issuer,
             excerpt=self._excerpt,
             transcribed=self._transcript is not None,
+            wrapped=self._wrapped,
         )
         return Machine(context)
 
@@ -358,15 +371,22 @@ def _session_file_of(source: Source) -> SessionFile | None:
 
 
 def recover(
-    lines: Iterable[bytes | str] | bytes | str, source: str = "claude-cli", *, transcript: bytes | str | None = None
+    lines: Iterable[bytes | str] | bytes | str,
+    source: str = "claude-cli",
+    *,
+    transcript: bytes | str | None = None,
+    tools: GivenTools = (),
 ) -> Iterator[Item]:
     """Yield the items of one run.
 
     ``lines`` is the whole output, or its lines; each element is one or several whole events. Items are yielded when
     their line is read. At the end of the lines open blocks are completed as incomplete. With the program's
-    ``transcript`` of the run, the shown blocks are then corrected by it.
+    ``transcript`` of the run, the shown blocks are then corrected by it. ``tools`` are those that the model could
+    call, as Reknit received them: a request declares one that accepts no object in a wrapped form, and with
+    ``tools`` the items of its calls have the value alone.
 
     Raises:
+        InputError: the tools are not valid.
         UnknownTargetError: the source does not exist.
 
     Example:
@@ -377,6 +397,8 @@ def recover(
         ['ItemStarted', 'ItemCompleted', 'TurnStop']
     """
     recovery = Recovery(source, records=False)
+    if tools:
+        recovery.unwrap(wrapped_tools(tools_from(tools)))
     for line in [lines] if isinstance(lines, bytes | str) else lines:
         yield from recovery.feed(_encoded(line))
     if transcript is not None:

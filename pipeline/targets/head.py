@@ -24,7 +24,7 @@ from reknit.pipeline.model import Tool
 from reknit.pipeline.options import Choice, HeadOptions
 from reknit.pipeline.targets import Setting
 from reknit.pipeline.targets.fitting import system_rows
-from reknit.pipeline.targets.schemas import is_plain, is_untyped, object_schema
+from reknit.pipeline.targets.schemas import accepts_objects, is_plain, is_untyped, object_schema
 from reknit.pipeline.targets.strict import is_strict
 from reknit.pipeline.text.flatten import PromptText, prompt_texts
 
@@ -137,6 +137,11 @@ _GEMINI_TYPE: Final = re.compile(rb'"type":\s*[\["]*\s*"?(?:[A-Z]{4,7}"|[1-7]\b)
 WRAPPERS: Final = ("function", "toolSpec", "custom", "functions")
 _SCHEMAS: Final = frozenset({"parameters", "input_schema", "inputSchema"} | DECLARED_SCHEMAS)
 _READ: Final = frozenset({"type", *WRAPPERS, "name", "description"} | _SCHEMAS)
+
+
+def as_json_schema(schema: Raw) -> Raw:
+    """A schema with its types as JSON Schema spells them."""
+    return Raw(msgspec.json.encode(json_schema(msgspec.json.decode(schema)))) if _GEMINI_TYPE(schema) else schema
 
 
 class Declared(Struct, frozen=True):
@@ -324,8 +329,8 @@ class HeadWriter:
             self.note_fix("tool_as_function", path, before=given, detail="custom")
         if name != tool.name:
             self.note_fix("tool_name_rewritten", path, detail=f"{tool.name} -> {name}")
-        if _GEMINI_TYPE(schema) and self.makes("schema_types_mapped"):
-            schema = Raw(msgspec.json.encode(json_schema(msgspec.json.decode(schema))))
+        if self.makes("schema_types_mapped"):
+            schema = as_json_schema(schema)
             if schema != tool.input_schema:
                 self.note_fix("schema_types_mapped", path, before=tool.input_schema, after=schema)
         same = (name, schema) == (tool.name, tool.input_schema)
@@ -340,8 +345,9 @@ class HeadWriter:
             return tool
         if self.options.keeps_schema(tool.given):
             return tool
-        merged = not is_untyped(given, refused)
-        code = "schema_merged" if merged else "schema_typed"
+        wrapped = not accepts_objects(given)
+        merged = wrapped or not is_untyped(given, refused)
+        code = "schema_wrapped" if wrapped else "schema_merged" if merged else "schema_typed"
         if not self.makes(code):
             return tool
         taken = Raw(msgspec.json.encode(object_schema(given, refused)))

@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-WRAPPER: Final = "_raw"
-"""The only member of an input that was not an object."""
+from reknit.pipeline.history.wrapped_inputs import WRAPPER
+
 COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
 
 _DEFINITIONS: Final = ("$defs", "definitions")
@@ -77,6 +77,11 @@ def is_untyped(schema: Mapping[str, Any], refused: frozenset[str] = COMBINATORS)
     return refused.isdisjoint(schema) and _REFERENCE not in schema and _takes_objects(schema)
 
 
+def accepts_objects(schema: Mapping[str, Any]) -> bool:
+    """Return True if a schema accepts some object, or that is not sure."""
+    return _Reader(schema).objects_of(schema, 0) is not None
+
+
 def object_schema(schema: Mapping[str, Any], refused: frozenset[str] = COMBINATORS) -> dict[str, Any]:
     """A schema that is plain, and accepts every object that the given one accepts.
 
@@ -87,10 +92,10 @@ def object_schema(schema: Mapping[str, Any], refused: frozenset[str] = COMBINATO
         # References in it cannot be rewritten.
         return _names_of(schema, _Reader(schema).objects_of(schema, 0) or _Objects(required=(WRAPPER,)))
     root = _with_local_references(schema)
-    if is_untyped(schema, refused):
-        return {**root, "type": "object"}
     found = _Reader(root).objects_of(root, 0)
-    return _wrapped(root) if found is None else _written(root, found)
+    if found is None:
+        return _wrapped(root)
+    return {**root, "type": "object"} if is_untyped(schema, refused) else _written(root, found)
 
 
 def _wrapped(root: Mapping[str, Any]) -> dict[str, Any]:

@@ -226,7 +226,7 @@ def _converse_form(value: Any) -> AnswerForm | None:  # noqa: ANN401  JSON
         return None
     try:
         schema = msgspec.json.decode(inner["schema"])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return _openai_form({**inner, "schema": schema, "strict": True})
 
@@ -277,7 +277,8 @@ def _by_thinking(value: Any) -> Reasoning | None:  # noqa: ANN401  JSON
     elif kind == "adaptive":
         found = _by_itself("adaptive")
     elif kind == "enabled":
-        found = _by_budget(value.get("budget_tokens"))
+        # DeepSeek and Moonshot have the switch alone.
+        found = _by_budget(value["budget_tokens"]) if "budget_tokens" in value else _by_itself("enabled")
     return _noted(found, value, "type", "budget_tokens")
 
 
@@ -301,6 +302,8 @@ _REASONING: Final[Mapping[str, Callable[[Any], Reasoning | None]]] = MappingProx
         "reasoning.effort": _by_level,
         "output_config.effort": _by_level,
         "thinking": _by_thinking,
+        # Under this name Converse's guide has it for Claude.
+        "reasoning_config": _by_thinking,
         "generationConfig.thinkingConfig": _by_config,
         "generationConfig.thinking_config": _by_config,
     }

@@ -7,7 +7,6 @@ an image beyond the limits make the API refuse every further request of the sess
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Raw, Struct, structs
 
 from reknit.pipeline.history.readers.strict import decoded
+from reknit.pipeline.history.uuids import uuid_of
 from reknit.pipeline.model import RedactedThinking, Thinking
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.claude_cli.lines import MARKS, NEEDS, Line
@@ -97,7 +97,7 @@ def _complete(lines: list[TranscriptLine]) -> None:
     for name in _ENVELOPE:
         if name in near:
             line.members.setdefault(name, near[name])
-    line.members.setdefault("uuid", _uuid_of(f"reknit:{near.get('sessionId')}:{near.get('uuid')}:cut"))
+    line.members.setdefault("uuid", uuid_of(f"reknit:{near.get('sessionId')}:{near.get('uuid')}:cut"))
     line.members.setdefault("timestamp", _just_after(text_in(near.get("timestamp"))))
     line.change()
 
@@ -332,7 +332,7 @@ class _Pairing:
         place = f"lines.{call.line.number}.message.content.{call.at}"
         self._changes.add_fix("result_synthesised", place, call.name)
         tail = call.tail.members
-        uuid = _uuid_of(f"reknit:{tail.get('sessionId')}:{call.id}")
+        uuid = uuid_of(f"reknit:{tail.get('sessionId')}:{call.id}")
         result = {"type": "tool_result", "tool_use_id": call.id, "content": MISSING, "is_error": True}
         value: JsonObject = {"parentUuid": tail.get("uuid")}
         value |= {name: tail[name] for name in _ENVELOPE if name in tail}
@@ -367,12 +367,6 @@ def _just_after(stamp: str) -> str:
     if found is None or count == 60_000:
         return stamp
     return f"{stamp[: found.start()]}:{count // 1000:02d}.{count % 1000:03d}Z"
-
-
-def _uuid_of(text: str) -> str:
-    """Return a UUID that is the same for the same text (version 8 of RFC 9562)."""
-    made = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    return f"{made[:8]}-{made[8:12]}-8{made[13:16]}-8{made[17:20]}-{made[20:32]}"
 
 
 def _blocks(line: TranscriptLine) -> Iterator[JsonObject]:

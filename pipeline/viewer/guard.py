@@ -101,7 +101,51 @@ def networks(names: Sequence[str]) -> tuple[Network, ...]:
         raise InputError("proxy_unknown", f"{error}: name the proxy by its address, or a network") from error
 
 
-class Guard:
+class HostNames:
+    """The names of a server, and the proxies in front of it.
+
+    Args:
+        host: the listening address.
+        names: the accepted host names in addition to the loopback's.
+        proxies: the proxies whose X-Forwarded headers count.
+
+    Raises:
+        InputError: ``proxy_unknown``.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", names: Sequence[str] = (), proxies: Sequence[str] = ()) -> None:
+        self.names = LOOPBACK | {host.lower(), *(name.lower() for name in names)}
+        self.proxies = networks(proxies)
+
+    def peer(self, request: web.Request) -> Peer:
+        """Return the client's address, from the headers of named proxies."""
+        address = request.remote or ""
+        if not self.is_proxy(address):
+            return Peer(address, request.scheme, request.host, "")
+
+        def forwarded(name: str, otherwise: str) -> str:
+            # Bytes that are no UTF-8, which aiohttp keeps as surrogates, can be written to no log.
+            return request.headers.get(f"X-Forwarded-{name}", otherwise).encode("utf-8", "replace").decode()
+
+        # Each proxy appends its client's address, so the last address that is not a named proxy is the client.
+        chain = [part.strip() for part in forwarded("For", "").split(",") if part.strip()]
+        strangers = [part for part in chain if not self.is_proxy(part)]
+        return Peer(
+            strangers[-1] if strangers else address,
+            forwarded("Proto", request.scheme),
+            forwarded("Host", request.host),
+            forwarded("User", ""),
+        )
+
+    def is_proxy(self, address: str) -> bool:
+        """Return True for the address of a named proxy."""
+        try:
+            return any(ip_address(address) in network for network in self.proxies)
+        except ValueError:
+            return False
+
+
+class Guard(HostNames):
     """The checks of one viewer.
 
     Args:
@@ -128,9 +172,8 @@ class Guard:
             raise InputError("login_missing", message)
         if login and len(login) < SHORTEST_LOGIN:
             raise InputError("login_short", f"a login token has at least {SHORTEST_LOGIN} characters")
-        self.names = LOOPBACK | {host.lower(), *(name.lower() for name in names)}
+        super().__init__(host, names, proxies)
         self.login = login
-        self.proxies = networks(proxies)
         self._audit = audit
         # Of a login token itself, so that whoever is logged in stays so when the viewer starts again.
         self._secret = hashlib.sha256(login.encode()).digest() if login else secrets.token_bytes()
@@ -159,26 +202,6 @@ class Guard:
                 self._audit(self._viewed(request, peer, status))
         return answer
 
-    def peer(self, request: web.Request) -> Peer:
-        """Return the client's address, from the headers of named proxies."""
-        address = request.remote or ""
-        if not self._is_proxy(address):
-            return Peer(address, request.scheme, request.host, "")
-
-        def forwarded(name: str, otherwise: str) -> str:
-            # Bytes that are no UTF-8, which aiohttp keeps as surrogates, can be written to no log.
-            return request.headers.get(f"X-Forwarded-{name}", otherwise).encode("utf-8", "replace").decode()
-
-        # Each proxy appends its client's address, so the last address that is not a named proxy is the client.
-        chain = [part.strip() for part in forwarded("For", "").split(",") if part.strip()]
-        strangers = [part for part in chain if not self._is_proxy(part)]
-        return Peer(
-            strangers[-1] if strangers else address,
-            forwarded("Proto", request.scheme),
-            forwarded("Host", request.host),
-            forwarded("User", ""),
-        )
-
     def form_token(self, request: web.Request) -> str:
         """Return the token of a page's forms: bound to the login, so that another user's is invalid."""
         return self._signed("form", request.cookies.get(self.cookie, ""))
@@ -204,12 +227,6 @@ class Guard:
 
     def is_login(self, given: str) -> bool:
         return bool(self.login) and hmac.compare_digest(_as_bytes(given), self.login.encode())
-
-    def _is_proxy(self, address: str) -> bool:
-        try:
-            return any(ip_address(address) in network for network in self.proxies)
-        except ValueError:
-            return False
 
     def _log_in_by_address(self, request: web.Request, peer: Peer) -> web.Response | None:
         """Remove a login token from the address immediately: addresses are stored in histories and shared."""

@@ -1,11 +1,10 @@
-"""The pages that lead to sessions: recent numbers, the search, and dead letters.
+"""The pages that lead to sessions: recent numbers, and the search.
 
 Every number of the overview links to the sessions that it counts.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,24 +15,20 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct, structs
 
-from reknit.pipeline.cli.dead_letters import Left, Wanted, act_on_letters
-from reknit.pipeline.errors import InputError
 from reknit.pipeline.fixes import FIXES
 from reknit.pipeline.healing.table import HEALED_CODES, healed_summary
 from reknit.pipeline.letters import LETTER_KINDS
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.viewer.addresses import with_query
-from reknit.pipeline.viewer.cells import as_text
-from reknit.pipeline.viewer.index import Reader, timeline
+from reknit.pipeline.viewer.index import Reader
 from reknit.pipeline.viewer.index.activity import Count, Overview, overview
-from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, Entry
+from reknit.pipeline.viewer.index.entries import FOLLOWED, LETTER_OF, loss_or
 from reknit.pipeline.viewer.index.search import Search, milliseconds
-from reknit.pipeline.viewer.index.sessions import Page, sessions, totals
+from reknit.pipeline.viewer.index.sessions import sessions, totals
+from reknit.pipeline.viewer.letters import letters_at
 from reknit.pipeline.viewer.pages import VIEWER, page
 from reknit.pipeline.viewer.progress_page import followed
-from reknit.topics import DEAD_LETTERS
-from reknit.topics.headers import ERROR_PREFIX, as_texts
 
 _HOUR_MS = 3_600_000
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
@@ -45,7 +40,13 @@ _SERIES = 7
 _REST = "others"
 ROWS = 50
 
-_FIXED = ("lossless", "lossy", "observed")
+# The names of fixes by what they lost, and of the search for their sessions.
+_FIXED = {
+    "lost": "fixes that lost content",
+    "added": "fixes that added content",
+    "lossless": "lossless fixes",
+    "observed": "observed fixes",
+}
 # The meanings of codes of items and whole answers, in the order of the page.
 STREAMED: Final = {
     "promoted": "shown although no stream delivered it",
@@ -55,7 +56,7 @@ STREAMED: Final = {
     "unseen": "results whose text was on no screen",
 }
 
-sessions_at, letters_at = partial(with_query, "/sessions"), partial(with_query, "/letters")
+sessions_at = partial(with_query, "/sessions")
 # The codes that a search can find and that are known before they occur.
 _CODES: Final = (*sorted(FIXES), *STREAMED, *sorted(HEALED_CODES), *sorted(RULES))
 
@@ -111,8 +112,8 @@ def summed(found: Overview, by: str = "code") -> Summary:
         every[count.kind] += count.count
         counts_by_kind[count.kind][count.code, count.target, count.severity] += count.count
     fixed = Counter[str]()
-    for (_, _, severity), times in counts_by_kind["fix"].items():
-        fixed[severity] += times
+    for (code, _, severity), times in counts_by_kind["fix"].items():
+        fixed[loss_or(severity, code)] += times
     items = Counter[str]()
     for kind, counts in counts_by_kind.items():
         if kind.startswith(("item/", "turn/")):
@@ -124,7 +125,7 @@ def summed(found: Overview, by: str = "code") -> Summary:
         Figure("sessions began", every["session"], sessions_at(**within)),
         Figure("turns", every["turn"], sessions_at(**within)),
         Figure("requests published", every["request"], sessions_at(**within)),
-        *(Figure(f"{name} fixes", fixed[name], sessions_at(severity=name, **within)) for name in _FIXED),
+        *(Figure(words, fixed[loss], sessions_at(severity=loss, **within)) for loss, words in _FIXED.items()),
         Figure("dead letters", sum(letters.values()), letters_at(**counted, handled=1), bad=True),
         *(
             Figure(LETTER_KINDS[kind], count, letters_at(kind=kind, **counted, handled=1), bad=True)
@@ -164,7 +165,7 @@ def _series(counts: Iterable[Count], found: Overview, by: str) -> Series:
     every: Counter[str] = Counter()
     cells: Counter[tuple[int, str]] = Counter()
     for count in counts:
-        name = getattr(count, by)
+        name = loss_or(count.severity, count.code) if by == "severity" else getattr(count, by)
         every[name] += count.count
         cells[count.since_ms, name] += count.count
     names = [name for name, _ in sorted(every.items(), key=lambda one: (-one[1], one[0]))]
@@ -289,97 +290,7 @@ def chips(search: Search) -> list[tuple[str, str, str]]:
     return found
 
 
-# Dead letters: the list, one with its reason and what it holds, and its retry where the viewer may write.
-
-_LETTERS_SHOWN: Final = 50
-# Letters are counted up to this number.
-_LETTERS_COUNTED: Final = 10_000
-_LETTER: Final = r"/letters/{partition:\d{1,9}}/{offset:\d{1,18}}"
-
-
-async def _letters(request: web.Request) -> web.Response:
-    viewer = request.app[VIEWER]
-    names = ("kind", "code", "session", "since", "until", "handled")
-    asked = {name: request.query.get(name, "").strip() for name in names}
-    after = request.query.get("after", "").strip()
-    if asked["kind"] not in {"", *LETTER_KINDS}:
-        raise web.HTTPNotFound
-    times = {f"{name}_ms": milliseconds(asked[name], name) for name in ("since", "until") if asked[name]}
-    wanted = timeline.LetterFilter(
-        kind=asked["kind"], code=asked["code"], session=asked["session"], open=asked["handled"] != "1", **times
-    )
-    pool = viewer.pools.searches if any(asked.values()) else viewer.pools.pages
-    found, groups, done = await pool.run(_read_letters, viewer.index.reader, wanted, after)
-    return page(
-        request,
-        "letters.html",
-        found=found,
-        groups=groups,
-        count=sum(group.letters for group in groups),
-        most=_LETTERS_COUNTED,
-        done=done,
-        asked=asked,
-        at=partial(letters_at, **asked),
-        kinds=LETTER_KINDS,
-        after=after,
-    )
-
-
-def _read_letters(
-    reader: Reader, wanted: timeline.LetterFilter, after: str
-) -> tuple[Page, list[timeline.LetterGroup], dict[str, str]]:
-    """Return a part of the list, the letters of all parts by code, and what was done about those of this part."""
-    found = timeline.letters(reader, wanted, after, _LETTERS_SHOWN)
-    return found, timeline.letter_groups(reader, wanted, _LETTERS_COUNTED), timeline.done_about(reader, found.rows)
-
-
-async def _find_letter(request: web.Request) -> tuple[Entry, str]:
-    """A letter, and what was done about it."""
-    viewer = request.app[VIEWER]
-    reader, run = viewer.index.reader, viewer.pools.pages.run
-    place = f"{DEAD_LETTERS}/{request.match_info['partition']}/{request.match_info['offset']}"
-    entry = await run(timeline.entry_at, reader, place)
-    if entry is None or entry.kind == "note":
-        raise web.HTTPNotFound
-    done = await run(timeline.done_about, reader, [entry])
-    return entry, done.get(place, "")
-
-
-async def _letter(request: web.Request, *, retried: bool = False, left: Left | None = None) -> web.Response:
-    viewer = request.app[VIEWER]
-    entry, done = await _find_letter(request)
-    value = await viewer.values.read(entry)
-    headers = as_texts(value.headers)
-    return page(
-        request,
-        "letter.html",
-        entry=entry,
-        done=done,
-        retried=retried,
-        left=left,
-        why={name.removeprefix(ERROR_PREFIX): text for name, text in headers if name.startswith(ERROR_PREFIX)},
-        headers=[(name, text) for name, text in headers if not name.startswith(ERROR_PREFIX)],
-        value=value,
-        shown_value=None if value.value is None else as_text(value.value),
-    )
-
-
-async def _retry(request: web.Request) -> web.Response:
-    viewer = request.app[VIEWER]
-    if not viewer.allow_retry:
-        raise InputError("read_only", "this viewer only reads; start it with --allow-retry")
-    await _find_letter(request)
-    place = f"{request.match_info['partition']}/{request.match_info['offset']}"
-    # A retry that has begun is finished, also if the browser disconnects.
-    ((_, left),) = await asyncio.shield(act_on_letters(viewer.config, Wanted(places=frozenset([place])), "retried"))
-    # The note comes back through the topic, a moment later.
-    return await _letter(request, retried=left is None, left=left)
-
-
 routes = [
     web.get("/", _overview),
     web.get("/sessions", _sessions),
-    web.get("/letters", _letters),
-    web.get(_LETTER, _letter),
-    web.post(f"{_LETTER}/retry", _retry),
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment
@@ -17,6 +20,7 @@ from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.addresses import session_path, static_path, with_query
 from reknit.pipeline.viewer.guard import FIELD, HEADER, LOGIN, Guard
 from reknit.pipeline.viewer.index import Index, sessions
+from reknit.pipeline.viewer.index.entries import loss_or
 from reknit.pipeline.viewer.index.numbers import is_place
 from reknit.pipeline.viewer.index.reading import Follower
 from reknit.pipeline.viewer.index.sessions import SessionRow
@@ -36,6 +40,7 @@ class Viewer(Struct, frozen=True):
         follower: reads new records.
         values: the values of records, in the index or in their topic.
         allow_retry: whether pages may write to the topics.
+        titles: titles of sessions, by their ids.
         pools: the threads for blocking work.
         progress: whether the pipeline keeps up.
     """
@@ -47,6 +52,7 @@ class Viewer(Struct, frozen=True):
     follower: Follower
     values: Values
     allow_retry: bool = False
+    titles: Mapping[str, str] = {}
     pools: Pools = field(default_factory=pools)
     progress: Progress = field(default_factory=Progress)
 
@@ -57,7 +63,7 @@ VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
 def templates() -> Environment:
     made = pages.environment(Path(__file__).parent / "templates")
     made.auto_reload = False
-    made.filters |= {"marked": marked, "duration": duration, "loss": loss_words}
+    made.filters |= {"marked": marked, "duration": duration, "loss": loss_words, "losses": losses_of}
     made.tests["place"] = is_place
     made.globals |= {
         "session_path": session_path,
@@ -79,6 +85,7 @@ def page(request: web.Request, template: str, /, *, status: int = 200, **values:
         path=request.path,
         token=viewer.guard.form_token(request),
         allow_retry=viewer.allow_retry,
+        titles=viewer.titles,
         has_login=bool(viewer.guard.login),
         inside=viewer.guard.logged_in(request),
         cluster=viewer.config.bootstrap_servers,
@@ -103,6 +110,11 @@ def loss_words(severity: str, code: str) -> str:
     if severity not in {"lossy", "lossless", "observed"}:
         return severity
     return LOSSES[loss_of(code, lossless=severity == "lossless", observed=severity == "observed")]
+
+
+def losses_of(fixes: Iterable[Any]) -> Counter[str]:
+    """Return the numbers of fixes by what they lost: ``lost``, ``added``, or their severity."""
+    return Counter(loss_or(fix.severity, fix.code) for fix in fixes)
 
 
 def duration(seconds: float) -> str:

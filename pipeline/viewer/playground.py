@@ -231,7 +231,7 @@ async def _one(request: web.Request) -> web.Response:
         "explain_code.html",
         said=said,
         severity=_severity(said.code),
-        group=next((group for group, codes in summaries().items() if said.code in codes), "fixes after a refusal"),
+        group=next(group for group, codes in summaries().items() if said.code in codes),
         linked=linked,
         has_example=said.code in EXAMPLES,
     )
@@ -256,7 +256,7 @@ def linked(text: str) -> Markup:
     pieces: list[Markup] = []
     done_to = 0
     for found in _CODE.finditer(text):
-        if found[0] in FIXES or found[0] in RULES:
+        if found[0] in FIXES or found[0] in RULES or found[0] in HEALED_CODES:
             pieces += [
                 escape(visible(text[done_to : found.start()])),
                 Markup('<a href="/explain/{0}">{0}</a>').format(found[0]),

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from aiohttp.typedefs import Handler
 from reknit.pipeline.errors import BrokerError, ReknitError, error_name
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.settings import Config
-from reknit.pipeline.viewer import compare, overview, playground, progress_page, sessions, streams
+from reknit.pipeline.viewer import compare, letters, overview, playground, progress_page, sessions, streams
 from reknit.pipeline.viewer.addresses import STATIC
 from reknit.pipeline.viewer.guard import BINDING, HEALTH, LOGIN, Guard, form_of, local
 from reknit.pipeline.viewer.index.reading import Follower, open_index
@@ -33,7 +34,7 @@ log = logging.getLogger("reknit.viewer")
 # The largest body that any page takes; pages that take one say how much of it they read.
 LARGEST_BODY = 16 * 1024 * 1024
 # The modules of pages, each with the routes to its own.
-_PAGES: tuple[Any, ...] = (overview, sessions, streams, compare, playground, progress_page)
+_PAGES: tuple[Any, ...] = (overview, letters, sessions, streams, compare, playground, progress_page)
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _BOUND = {"Cache-Control": "no-store", **BINDING}
 
@@ -69,6 +70,7 @@ async def run_viewer(
     port: int = 0,
     rebuild: bool = False,
     allow_retry: bool = False,
+    titles: Mapping[str, str] = MappingProxyType({}),
     on_start: Callable[[str], None] = lambda _url: None,
 ) -> None:
     """Follow the topics and serve pages until it is cancelled.
@@ -81,6 +83,7 @@ async def run_viewer(
         port: the port; 0 takes a free one.
         rebuild: delete the index first.
         allow_retry: whether pages may write to the topics.
+        titles: titles of sessions, by their ids.
         on_start: called with the URL once the server answers.
 
     Raises:
@@ -99,6 +102,7 @@ async def run_viewer(
                 follower=follower,
                 values=values,
                 allow_retry=allow_retry,
+                titles=titles,
                 pools=threads,
             )
             async with serving(application(viewer), host, port) as url:

@@ -40,7 +40,8 @@ from reknit.pipeline.viewer.live import (
 from reknit.pipeline.viewer.pages import VIEWER, Viewer, is_part, page, row_of
 from reknit.pipeline.viewer.requests import REQUESTS, Requests, case_of, find_request
 from reknit.topics import SESSION_ITEMS
-from reknit.topics.headers import as_texts
+from reknit.topics.headers import as_texts, encode
+from reknit.topics.trace import trace_id
 
 # Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
 VIEWS: Final = {
@@ -80,7 +81,12 @@ async def _timeline(request: web.Request) -> web.Response:
         return page(request, "parts/session_figures.html", row=row)
     before, after = query.get("before", ""), query.get("after", "")
     reader, kinds = viewer.index.reader, VIEWS[shows.view]
-    if query.get("time", "").strip():
+    sought = await viewer.pools.pages.run(_sought_entry, reader, name, query)
+    if sought is not None and sought.kind not in VIEWS[""]:
+        raise web.HTTPFound(await viewer.pools.pages.run(_stream_place, reader, sought))
+    if sought is not None:
+        after = _cursor_before(sought)
+    elif query.get("time", "").strip():
         after = f"{max(milliseconds(query['time'].strip(), 'time'), 0)}-0"
     words = query.get("q", "").strip()
     if words:
@@ -102,11 +108,33 @@ async def _timeline(request: web.Request) -> web.Response:
         entries=[each for each in part.entries if shows.has(each)],
         before=part.before if not after or not is_part(request) else "",
         after=part.after if not before or not is_part(request) else "",
+        sought=sought,
+        turn=query.get("turn", "").strip(),
         is_newest=not part.after,
         is_first=not (part.before or after),
         beginning=BEGINNING,
         place=cursor_of(max(map(_position_of, newest.entries), default=NOWHERE)),
     )
+
+
+def _sought_entry(reader: Reader, name: str, query: Mapping[str, str]) -> Entry | None:
+    """Return the entry that an address names, by its place or as a turn; None if it names none of this session."""
+    turn, place = _number(query.get("turn", "").strip(), 0), query.get("entry", "")
+    found = timeline.turn_at(reader, name, turn) if turn else timeline.entry_at(reader, place) if place else None
+    return found if found is not None and found.session == name else None
+
+
+def _cursor_before(entry: Entry) -> str:
+    """Return the cursor after which a part begins with this entry."""
+    return f"{entry.time_ms}-{entry.number - 1}"
+
+
+def _stream_place(reader: Reader, entry: Entry) -> str:
+    """Return the address of a record's item on the page of its session's stream."""
+    items = timeline.of_items(reader, entry.session, [entry.item_id]) if entry.item_id else [entry]
+    first, last = items[0], entry
+    before = f"{last.partition}/{last.offset + 1}"
+    return f"{session_path(entry.session, 'stream', before=before)}#r{first.partition}-{first.offset}"
 
 
 class _Shows(Struct, frozen=True):
@@ -166,7 +194,7 @@ class Timelines:
             viewing.end(words)
 
     def message(self, entry: Entry) -> Message:
-        html = self._rows.render(row={"name": entry.session}, entries=[entry], before="", after="")
+        html = self._rows.render(row={"name": entry.session}, entries=[entry], before="", after="", sought=None)
         change = {"row": f"e{entry.number}", "at": cursor_of(_position_of(entry)), "html": html.strip()}
         return Message(_position_of(entry), msgspec.json.encode(change))
 
@@ -260,6 +288,7 @@ async def _request(request: web.Request) -> web.Response:
         name=name,
         found=found,
         headers=found.headers,
+        trace=trace_id(encode(found.headers)),
         head=await viewer.pools.work.run(aligned.head),
         marks=aligned.marks,
         targets={each.target: each.request_id for each in effects if each.kind == "request" and each.session == name},

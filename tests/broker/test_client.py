@@ -59,6 +59,32 @@ async def shown_text(items, session):
     return "".join(entry.text for entry in screen.blocks("text"))
 
 
+async def test_a_trace_goes_from_a_turn_to_the_provider_and_to_all_outputs(broker, prefix, tmp_path, free_port):
+    provider = Provider()
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=1"}
+    async with (
+        pipeline(broker, prefix, tmp_path, free_port) as brokers,
+        serving(provider) as url,
+        sending(brokers, url),
+        Turns(brokers) as turns,
+        Items(brokers) as items,
+        Requests(brokers) as requests,
+        Fixes(brokers) as fixes,
+        DeadLetters(brokers) as letters,
+    ):
+        await turns.open("s", **OPENING)
+        await turns.append("s", {"role": "nobody"}, trace=trace)
+        texts = [{"type": "text", "text": words} for words in ("hi", " ")]
+        await turns.append("s", {"role": "user", "content": texts}, trace=trace)
+        found = [await asyncio.wait_for(anext(aiter(reader)), 240) for reader in (requests, fixes, letters)]
+        assert [each.trace for each in found] == [trace] * 3
+        shown = aiter(items)
+        while type((each := await asyncio.wait_for(anext(shown), 240)).item) is not TurnStop:
+            assert each.trace == trace
+        assert each.trace == trace
+    assert {name: provider.headers[name] for name in trace} == trace
+
+
 async def test_a_question_goes_round_and_the_next_one_builds_on_its_answer(broker, prefix, tmp_path, free_port):
     provider = Provider()
     async with (

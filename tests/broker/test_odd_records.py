@@ -244,10 +244,11 @@ def check_metrics(text, places):
         codes = Counter(row.code for row in places.values() if row.topic == topic and row.code)
         assert {code: total("reknit_dead_letters_total", topic=topic, code=code) for code in codes} == codes
     turns = {name: total("reknit_headers_dropped_total", topic=AGENT_TURNS, header=name) for name in NAMES}
-    counted = {"dataref", "judged", "producer", "traceparent"}
+    counted = {"dataref", "judged", "producer", "traceparent", "tracestate"}
     assert turns == {name: (len(FAULTS) if name in counted else 0) + (name == "producer") for name in NAMES}
     events = {name: total("reknit_headers_dropped_total", topic=PROVIDER_EVENTS, header=name) for name in NAMES}
-    counted = {"closed", "dataref", "expired", "forgotten", "origin", "policy", "producer", "request-id", "traceparent"}
+    counted = {"closed", "dataref", "expired", "forgotten", "origin", "policy", "producer", "request-id"}
+    counted |= {"traceparent", "tracestate"}
     expected = {name: (len(FAULTS) if name in counted else 0) + (name == "producer") for name in NAMES}
     assert events == expected | {"exit": 2 * len(FAULTS)}
 

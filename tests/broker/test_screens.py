@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 
 import aiohttp
 import harness
@@ -10,14 +9,13 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from screen_clients import AgUiClient, shown_by_ag_ui, wanted
-from screens_lab import Stream
+from screens_lab import Stream, running
 
 from reknit.pipeline.config import load_config
 from reknit.pipeline.screen_server.access import Claims, Signer
 from reknit.pipeline.screen_server.gate import Gate
-from reknit.pipeline.screen_server.server import run_screens
-from reknit.pipeline.viewer.guard import Guard
-from reknit.pipeline.viewer.index.entries import FOLLOWED
+from reknit.pipeline.screen_server.server import SERVED
+from reknit.pipeline.viewer.guard import HostNames
 from reknit.topics import AGENT_TURNS, SESSION_ITEMS
 from reknit.topics.items import ItemCompleted, ItemDelta, ItemStarted, TurnStop
 
@@ -34,22 +32,9 @@ ITEMS = (
 )
 
 
-@asynccontextmanager
-async def screens(config, tmp_path):
+def screens(config, path, **options):
     """Run a server; the value is its URL."""
-    url = asyncio.get_running_loop().create_future()
-    gate = Gate(Guard(login=KEY), Signer(KEY))
-    options = {"index_file": tmp_path / "screens.sqlite", "takes_input": True, "on_start": url.set_result}
-    task = asyncio.create_task(run_screens(config, gate, **options))
-    try:
-        await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()  # it could not start
-        yield (await url).rstrip("/")
-    finally:
-        if not task.cancelling():  # a second one would break off its end
-            task.cancel()
-        await asyncio.wait([task])
+    return running(config, Gate(HostNames(), Signer(KEY)), path, **options)
 
 
 async def until_found(http, url):
@@ -63,7 +48,7 @@ async def until_found(http, url):
 
 async def test_a_restart_loses_nothing_and_a_message_becomes_a_turn(broker, prefix, tmp_path):
     config = load_config(env={"REKNIT_BOOTSTRAP_SERVERS": broker.bootstrap, "REKNIT_PREFIX": prefix})
-    await harness.make_topics(broker.bootstrap, [prefix + topic for topic in FOLLOWED], 1)
+    await harness.make_topics(broker.bootstrap, [prefix + topic for topic in SERVED], 1)
     client = AgUiClient()
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer, aiohttp.ClientSession() as http:
 
@@ -119,3 +104,76 @@ async def _end_of(rest):
     except aiohttp.ClientPayloadError:
         return aiohttp.ClientPayloadError
     return None
+
+
+async def turns_of(broker, prefix, count):
+    """The turns of the topic, once there are as many as this; and all that are there a moment later."""
+    topic = prefix + AGENT_TURNS
+    async with AIOKafkaConsumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        async with asyncio.timeout(20):
+            found = [await consumer.getone() for _ in range(count)]
+        more = await consumer.getmany(timeout_ms=500)
+    return [json.loads(record.value)["id"] for record in (*found, *(each for batch in more.values() for each in batch))]
+
+
+async def test_a_message_that_is_sent_again_is_written_once_and_has_no_answer_in_time(broker, prefix, tmp_path):
+    config = load_config(env={"REKNIT_BOOTSTRAP_SERVERS": broker.bootstrap, "REKNIT_PREFIX": prefix})
+    await harness.make_topics(broker.bootstrap, [prefix + topic for topic in SERVED], 1)
+
+    def body(key):
+        return {"threadId": "s", "messages": [{"id": key, "role": "user", "content": "Hi"}]}
+
+    async def end_of(url, http, key):
+        async with http.post(f"{url}/sessions/s/events", json=body(key), headers=HEADERS) as answer:
+            (event,) = await Stream(answer).rest()
+        return event["type"], event["code"]
+
+    async def until_known(url, http, key):
+        """Wait until a server has the message from the topic."""
+        while True:
+            async with http.get(f"{url}/sessions/s/messages", headers=HEADERS) as answer:
+                if key in [message["id"] for message in await answer.json()]:
+                    return
+            await asyncio.sleep(0.1)
+
+    late = ("RUN_ERROR", "answer_timeout")
+    at_once = aiohttp.ClientTimeout(0.001)
+    async with (
+        aiohttp.ClientSession() as http,
+        screens(config, tmp_path / "one", answer_timeout=1) as one,
+        screens(config, tmp_path / "two", answer_timeout=1) as two,
+        asyncio.timeout(60),
+    ):
+        # Sent three times before the index has it. The first client disconnects.
+        with pytest.raises(TimeoutError):
+            await http.post(f"{one}/sessions/s/events", json=body("m1"), headers=HEADERS, timeout=at_once)
+        assert await asyncio.gather(*(end_of(one, http, "m1") for _ in range(2))) == [late, late]
+        assert await end_of(one, http, "m1") == late
+        await until_known(two, http, "m1")
+        assert await end_of(two, http, "m1") == late
+        assert await end_of(two, http, "m2") == late
+    assert await turns_of(broker, prefix, 2) == ["m1", "m2"]
+
+
+async def test_a_second_process_serves_what_the_first_one_began(broker, prefix, tmp_path):
+    config = load_config(env={"REKNIT_BOOTSTRAP_SERVERS": broker.bootstrap, "REKNIT_PREFIX": prefix})
+    await harness.make_topics(broker.bootstrap, [prefix + topic for topic in SERVED], 1)
+    client = AgUiClient()
+    async with (
+        AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer,
+        aiohttp.ClientSession() as http,
+        screens(config, tmp_path / "one") as one,
+        screens(config, tmp_path / "two") as two,
+        asyncio.timeout(60),
+    ):
+        for number, item in enumerate(ITEMS):
+            await producer.send_and_wait(
+                prefix + SESSION_ITEMS, msgspec.json.encode(item), key=b"s", headers=[("run", b"r1")]
+            )
+            url = (one, two)[number % 2]
+            await until_found(http, f"{url}/sessions/s/events")
+            while shown_by_ag_ui(client) != wanted(ITEMS[: number + 1]):
+                body = {"threadId": "s", "messages": client.messages, "forwardedProps": {"reknit": {"resume": True}}}
+                async with http.post(f"{url}/sessions/s/events", json=body, headers=HEADERS) as answer:
+                    client.respond(await Stream(answer).until("MESSAGES_SNAPSHOT"))
+                await asyncio.sleep(0.1)

@@ -22,9 +22,12 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from chaos.cluster import kafka_broker
 
+from reknit.pipeline.client import Turns
 from reknit.pipeline.config import load_config
+from reknit.pipeline.errors import BrokerError
 from reknit.pipeline.kafka import KafkaSettings, connection
 from reknit.pipeline.replay import Plan
+from reknit.pipeline.screen_server.server import SERVED
 from reknit.pipeline.viewer.index.reading import Follower, open_index
 from reknit.pipeline.viewer.progress import Progress
 from reknit.pipeline.viewer.watch import Watch
@@ -361,6 +364,53 @@ async def test_a_viewer_needs_the_printed_rights_and_no_others(secured, login, t
         await change(secured, DeleteAclsRequest, [right])
         assert await followed(f"without-{number}") == topics - {right[2][1]}
         await change(secured, CreateAclsRequest, [right])
+
+
+@pytest.mark.parametrize("name", ["screens", "screens-input"])
+async def test_a_server_of_screens_needs_the_printed_rights_and_no_others(secured, login, tmp_path, name):
+    login("admin")
+    place = ["--bootstrap-servers", secured.bootstrap, "--prefix", PREFIX, "--partitions", str(lab.PARTITIONS)]
+    done = await asyncio.to_thread(reknit, "topics", "apply", *place)
+    assert done.returncode == 0, done.stderr
+    user = ROLES[name].user
+    rights = [right for right in printed(secured) if right[0] == f"User:{user}"]
+    async with AIOKafkaProducer(bootstrap_servers=secured.inside) as producer:
+        for topic in SERVED:
+            await producer.send_and_wait(PREFIX + topic, key=b"k", value=b"{}")
+    await change(secured, CreateAclsRequest, rights)
+    login(user)
+    config = load_config(overrides={"bootstrap_servers": secured.bootstrap, "prefix": PREFIX})
+
+    async def read(file):
+        """The topics that an index has read, as a server fills it."""
+        index = await open_index(config, tmp_path / file)
+        follower = Follower(config, index, topics=SERVED)
+        tasks = [asyncio.create_task(follower.run()), asyncio.create_task(follower.caught_up.wait())]
+        try:
+            await asyncio.wait(tasks, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+            return {PREFIX + topic for (topic, _), offset in index.positions.items() if offset}
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            index.close()
+
+    async def written():
+        async with Turns(config) as turns:
+            await turns.append("k", {"role": "user", "content": "Hi"}, record_id="m")
+
+    served = {PREFIX + topic for topic in SERVED}
+    assert await read("all") == served
+    if name == "screens-input":
+        await written()
+    else:
+        with pytest.raises(BrokerError):
+            await written()
+    for right in rights:
+        if right[1] == "Read":
+            await change(secured, DeleteAclsRequest, [right])
+            assert right[2][1] not in await read(f"without-{right[2][1]}")
+            await change(secured, CreateAclsRequest, [right])
 
 
 async def test_a_replay_needs_no_more_than_the_printed_rights(secured, login, tmp_path):

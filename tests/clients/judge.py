@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
@@ -51,10 +51,12 @@ class Judge:
 
     Attributes:
         asked: the requests of the conversation in order. Programs' other requests (titles, quotas) have no tools.
+        issued: the signatures of the provider, with its own one.
     """
 
     def __init__(self, port: int) -> None:
         self.asked: list[Asked] = []
+        self.issued = set(SIGNATURES.values())
         self._steps: list[Step] = []
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"judge": self})
@@ -73,7 +75,7 @@ class Judge:
     def decide(self, target: str, model: str | None, data: bytes) -> tuple[str, Step]:
         """Return the refusal of a request, or "" and the step that answers it."""
         body = json.loads(data)
-        refusal = refusal_of(target, model, data, body)
+        refusal = refusal_of(target, model, data, body, self.issued)
         if not body.get("tools"):
             return refusal, {"blocks": _TEXT_ONLY}
         with self._lock:
@@ -83,7 +85,7 @@ class Judge:
             return "", self._steps.pop(0)
 
 
-def refusal_of(target: str, model: str | None, data: bytes, body: Any) -> str:
+def refusal_of(target: str, model: str | None, data: bytes, body: Any, issued: Collection[str]) -> str:
     """Return the provider's sentence for a request that it refuses, or ""."""
     most = limits_of(target, model).body_bytes
     if most and len(data) > most:
@@ -93,7 +95,7 @@ def refusal_of(target: str, model: str | None, data: bytes, body: Any) -> str:
         if _has_open_call(body) if is_count else violation.severity == "hard":
             return violation.message
     member, sentence = _SIGNED[target]
-    foreign = next((found for found in _values(body, member) if found != SIGNATURES[target]), None)
+    foreign = next((found for found in _values(body, member) if found not in issued), None)
     return "" if foreign is None else sentence.format(foreign[:8])
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 PORT: Final = 18081
+MODEL: Final = "claude-sonnet-4-5-20250929"
+"""The model with which Claude Code is run."""
 
 
 class Program(NamedTuple):
@@ -50,7 +52,7 @@ def _prepare_claude(home: Path) -> dict[str, str]:
 
 def _call_claude(prompt: str, session: Path | None) -> list[str]:
     resumed = [] if session is None else ["--resume", session.stem]
-    model = ["--model", "claude-sonnet-4-5-20250929"]
+    model = ["--model", MODEL]
     return ["-p", prompt, *resumed, *model, "--output-format", "json", "--allowedTools", "Read"]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from reknit.pipeline.targets.schemas import COMBINATORS, WRAPPER, is_plain, object_schema
+from reknit.pipeline.targets.schemas import COMBINATORS, WRAPPER, accepts_objects, is_plain, object_schema
 
 NAMES = ("a", "b", "c", "kind")
 OPENAI = COMBINATORS | {"enum", "not"}
@@ -67,6 +67,7 @@ def test_every_valid_call_stays_valid(refused, schema, values, other):
     written = object_schema(schema, refused)
     assert is_plain(written, refused)
     wraps = written["properties"].keys() == {WRAPPER} if "properties" in written else False
+    assert wraps is not accepts_objects(schema)
     for value in values:
         if is_valid(schema, value):
             assert not wraps

@@ -7,6 +7,8 @@ import signal
 import stat
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from click.testing import CliRunner
 
 from reknit.pipeline.cli import main
@@ -50,9 +52,11 @@ def test_it_serves_without_input_by_default(started, name):
         (("--allow-origin", "*"), "origin_unknown"),
         (("--allow-origin", "https://app.example.com/path"), "origin_unknown"),
         (("--allow-origin", "app.example.com"), "origin_unknown"),
+        (("--input",), "inputs_foreign"),
     ],
 )
-def test_settings_that_are_not_safe_are_refused(started, options, code):
+def test_settings_that_are_not_safe_are_refused(started, monkeypatch, options, code):
+    monkeypatch.setenv("REKNIT_SOURCE_PREFIX", "other.")
     done, given = started("--wait", "0", *options)
     assert done.exit_code == 2
     assert code in done.stderr
@@ -66,6 +70,33 @@ def test_a_key_is_created_for_its_owner(started, tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_text().strip() not in done.output
     assert given["gate"].limits.of_peer == 200
+
+
+def test_a_check_is_imported_and_decides_without_a_key(started, tmp_path, monkeypatch):
+    (tmp_path / "our_check.py").write_text("def check(headers, session):\n    return headers[session]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ("--check", "our_check:check", "--check-timeout", "2", "--host", "0.0.0.0")  # noqa: S104  with a check
+    done, given = started("--wait", "0", *options)
+    assert (done.exit_code, given["host"]) == (0, "0.0.0.0")  # noqa: S104  as above
+    request = make_mocked_request("GET", "/", headers={"s": "write", "t": "read", "u": "deny"})
+
+    async def decisions():
+        for session in "stu":
+            try:
+                yield (await given["gate"].grant(request, session)).can_write
+            except web.HTTPNotFound:
+                yield None
+
+    async def gathered():
+        return [each async for each in decisions()]
+
+    assert asyncio.run(gathered()) == [True, False, None]
+
+
+def test_a_check_that_does_not_exist_is_refused(started):
+    done, given = started("--wait", "0", "--check", "no_such_module:check")
+    assert (done.exit_code, given) == (2, {})
+    assert "check_unknown" in done.stderr
 
 
 def test_a_token_opens_the_sessions_that_it_names(tmp_path):

@@ -93,11 +93,11 @@ def test_a_retry_depends_on_the_code_and_the_state_of_the_session(given, standin
     ("given", "standing", "why"),
     [
         (letter(topic="provider.events.v1"), None, "records of provider.events.v1 are replayed, not retried"),
-        (letter(key=None), None, "it has no key, so nobody knows whose it is"),
+        (letter(key=None), None, "it has no key, so its session is unknown"),
         (letter("bad_key", key=b"\xff"), None, "its key is not UTF-8, so it is of no session"),
         (letter(value=b"{"), None, "it is no JSON object; give what is meant with --record"),
         (letter(value=b"[1]"), PARKED, "it is no JSON object; give what is meant with --record"),
-        (letter("expired"), None, "its session is over; give a record that begins it anew with --record"),
+        (letter("expired"), None, "its session is over; give a record that begins it again with --record"),
         (letter(value=None), None, "its value did not fit into the letter; give it with --record"),
         (letter(), FOLLOWS, "its session follows an earlier letter; restore its history first"),
     ],

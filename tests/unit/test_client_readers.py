@@ -65,6 +65,14 @@ def test_the_workers_records_are_read_as_before():
     assert (item.item.content, item.headers) == ("hi", names.ItemHeaders(run="r", request_id="q"))
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_a_record_has_its_trace_as_a_carrier(reader):
+    parent, state = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", b"a=1"
+    found = reader._read(written(headers=[("tracestate", state), ("traceparent", parent)]), PLACE)
+    assert found.trace == {"traceparent": parent.decode(), "tracestate": "a=1"}
+    assert reader._read(written(headers=[("traceparent", b"\xff"), ("tracestate", state)]), PLACE).trace == {}
+
+
 @pytest.mark.parametrize("dataref", [(), (("dataref", None),), (("dataref", b"\xff"),)])
 async def test_a_request_with_neither_a_body_nor_an_object_says_so(dataref):
     found = await with_body(Requests._read(written(None, dataref), PLACE), None)

@@ -156,6 +156,7 @@ def test_every_setting_can_be_set_in_the_environment():
         "kafka",
         "limits",
         "objects",
+        "otel",
         "requests",
         "serve",
         "session",

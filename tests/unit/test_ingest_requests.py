@@ -65,6 +65,25 @@ NEW = ["opened", "restored", "wanted"]
 ANSWERED = [HI, called("a"), answered("a")]
 
 
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        {"headers": {"Traceparent": PARENT, "TraceState": "a=1"}},
+        {"request": {"headers": [{"name": "traceparent", "value": PARENT}, {"name": "tracestate", "value": "a=1"}]}},
+        {"traceparent": PARENT, "tracestate": "a=1"},
+    ],
+)
+def test_a_line_names_the_trace_of_its_request(logged):
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [HI]}
+    found = read_line(json.dumps({"url": URL, "body": body, **logged}).encode(), Places())
+    assert found.trace == (("traceparent", PARENT.encode()), ("tracestate", b"a=1"))
+    bad = json.dumps({"url": URL, "body": body, "headers": {"traceparent": [PARENT], "tracestate": "a=1"}}).encode()
+    assert read_line(bad, Places()).trace == ()
+
+
 @pytest.mark.parametrize(
     ("bodies", "expected"),
     [

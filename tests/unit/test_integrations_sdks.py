@@ -5,35 +5,15 @@ The provider is a server on the loopback that refuses what the provider's rules 
 
 import asyncio
 import json
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import anthropic
 import httpx2
 import openai
 import pytest
+from loopback import SAID, provider
 
-import reknit
 from reknit.integrations import AsyncRepairTransport, RepairTransport
-from reknit.pipeline.serve.endpoints import endpoint_of
 
-MESSAGE = {
-    "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn",
-    "stop_sequence": None, "content": [{"type": "text", "text": "Hello."}],
-    "usage": {"input_tokens": 1, "output_tokens": 1},
-}  # fmt: skip
-COMPLETION = {
-    "id": "c", "object": "chat.completion", "created": 1, "model": "m",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
-}  # fmt: skip
-RESPONSE = {
-    "id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": [],
-    "tool_choice": "auto", "parallel_tool_calls": True,
-    "output": [{"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
-                "content": [{"type": "output_text", "text": "Hello.", "annotations": []}]}],
-}  # fmt: skip
-ANSWERS = {"anthropic": MESSAGE, "openai-chat": COMPLETION, "openai-responses": RESPONSE}
 # A call without its result.
 BROKEN = {
     "anthropic": [
@@ -57,39 +37,6 @@ BROKEN = {
 }
 VALID = [{"role": "user", "content": "Read."}]
 TARGETS = tuple(BROKEN)
-
-
-class Provider(BaseHTTPRequestHandler):
-    """Answers requests that break no hard rule, and refuses the others."""
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["content-length"]))
-        target = endpoint_of(self.path.partition("?")[0]).target
-        hard = [found for found in reknit.validate(body, target=target) if found.severity == "hard"]
-        self.server.bodies.append(body)
-        answer = {"type": "error", "error": {"message": hard[0].message}} if hard else ANSWERS[target]
-        data = json.dumps(answer).encode()
-        self.send_response(400 if hard else 200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        pass
-
-
-@contextmanager
-def provider():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
-        server.bodies = []
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", server.bodies
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def asked(client, target, messages):
@@ -125,7 +72,7 @@ def test_a_broken_history_is_accepted_only_with_the_transport(target):
             asked(client, target, BROKEN[target])
         transport = RepairTransport(httpx2.HTTPTransport(), on_fixes=fixes.extend)
         with client_of(target, url, transport) as client:
-            assert said(asked(client, target, BROKEN[target]), target) == "Hello."
+            assert said(asked(client, target, BROKEN[target]), target) == SAID
         assert len(bodies) == 2
     assert [fix.code for fix in fixes] == ["result_synthesised"]
 
@@ -138,7 +85,7 @@ def test_coroutines_are_repaired_too(target):
             return said(await asked(client, target, BROKEN[target]), target)
 
     with provider() as (url, _):
-        assert asyncio.run(ask(url)) == "Hello."
+        assert asyncio.run(ask(url)) == SAID
 
 
 @pytest.mark.parametrize("target", TARGETS)

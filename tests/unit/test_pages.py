@@ -1,11 +1,13 @@
 """Self-contained pages: foreign content is shown as text and never executed."""
 
+import re
+
 import pytest
 from browser import ELSEWHERE, HOSTILE, needs_browser, open_page
 from jinja2 import DictLoader, UndefinedError
 
 from reknit.pipeline import pages
-from reknit.pipeline.pages import render, shown
+from reknit.pipeline.pages import diff_lines, render, reworded, shown
 from reknit.pipeline.text import visible
 
 PAGE = """{% extends "base.html" %}
@@ -53,6 +55,39 @@ def opened(tmp_path):
 )
 def test_a_foreign_text_is_shown_unchanged_with_marks(text, html):
     assert shown(text) == html
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_marked_words_are_text(words):
+    before, after = reworded(f"one two three four five {words} six", f"one 2 three four five {words} seven")
+    assert "<del>two</del>" in before
+    assert "<ins>seven</ins>" in after
+    for text in (before, after):
+        assert words not in text
+        assert set(re.findall(r"<[^>]*>", text)) <= {"<del>", "</del>", "<ins>", "</ins>"}
+    assert reworded(words, words + " more")[1].count("<") == 2
+
+
+def test_a_long_text_is_compared_and_shown_up_to_the_limit():
+    before, after = reworded("same " * 10 + "x" * 100, "same " * 9 + "other " + "x" * 100, limit=60)
+    assert before.endswith('<span class="cut">… 90 more characters</span>')
+    assert "<ins>" in after
+    assert reworded("a", "a") == ("a", "a")
+
+
+def test_lines_that_replace_others_have_their_differing_words_marked():
+    lines = ["@@ -1,3 +1,3 @@", " same", "-one two <b>", "-three four", "+one 2 <b>", "+three 4", "-gone", " end"]
+    assert diff_lines(lines) == [
+        ("hunk", "@@ -1,3 +1,3 @@"),
+        ("same", "same"),
+        ("gone", "one <del>two</del> &lt;b&gt;"),
+        ("gone", "three <del>four</del>"),
+        ("new", "one <ins>2</ins> &lt;b&gt;"),
+        ("new", "three <ins>4</ins>"),
+        ("gone", "gone"),
+        ("same", "end"),
+    ]
+    assert diff_lines(["-a b", "+a c", "+d"]) == [("gone", "a b"), ("new", "a c"), ("new", "d")]
 
 
 def test_a_value_without_the_filter_is_escaped_and_marked_too(page):

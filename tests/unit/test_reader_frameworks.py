@@ -308,8 +308,45 @@ def test_a_history_of_no_known_shape_is_refused_in_one_sentence(name):
 def test_blocks_of_unknown_types_are_left_out():
     block = {"type": "hologram", "at": 1}
     assert "unknown_dropped" in [fix.code for fix in normalize([{"role": "user", "content": ["Hi", block]}]).fixes]
-    history = [{"role": "user", "content": [block, "Hi"]}, {"role": "assistant", "content": [block, block]}]
+    history = [{"role": "user", "content": [block, "Hi"]}, {"role": "assistant", "content": ["So", block]}]
     assert normalize(history).body == normalize(history, source="anthropic").body is not None
+    # The types of one of the providers are known, whoever is asked.
+    history = [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://e.com/a.mp4"}}] * 3}]
+    assert normalize(history).body is not None
+
+
+STRANGE = {
+    "messages of other types": [
+        {"role": "user", "content": [{"type": "speech", "value": "Hi"}]},
+        {"role": "assistant", "content": [{"type": "deed", "run": "x"}]},
+    ],
+    "many blocks of other types": [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}] * 8},
+        {"role": "assistant", "content": [{"type": "hologram", "at": at} for at in range(3)]},
+    ],
+    "items of other types": {"input": [{"role": "user", "content": "Hi"}, {"type": "deed"}, {"type": "scent"}]},
+    "parts of other kinds": {"contents": [{"role": "user", "parts": [{"words": "Hi"}]}]},
+    "parts of mail": [{"headers": {"From": "a@example.com"}, "parts": [{"mimeType": "text/plain", "body": "Hi"}]}],
+    "calls in a member of no shape": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "I look.", "actions": [{"tool": "read", "args": {}}]},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_history_that_only_looks_like_a_providers_is_refused_in_one_sentence(name):
+    for given in (STRANGE[name], json.dumps(STRANGE[name], indent=1)):
+        with pytest.raises(InputError) as caught:
+            normalize(given)
+        assert caught.value.code == "unknown_shape"
+        assert "docs/works-with.md" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_message_with_a_member_of_no_content_is_read():
+    history = [{"role": "user", "content": "Hi", "actions": []}, {"role": "user", "content": "Go", "steps": ["a"]}]
+    assert [fix.path for fix in read(history).fixes] == ["messages.1.steps"]
 
 
 def test_an_info_next_to_messages_of_another_shape_is_not_opencodes():

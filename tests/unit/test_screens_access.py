@@ -1,19 +1,25 @@
 """Access to sessions: tokens, other sites, limits, hostile content, and the user's words."""
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import json
+import string
 import time
 from contextlib import asynccontextmanager
 
 import aiohttp
+import msgspec
 import pytest
 from screen_clients import AgUiClient, AiSdkClient
 from screens_lab import Stream, screens_of
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.screen_server.access import Claims, Signer
+from reknit.pipeline.screen_server.formats import AiSdkWriter
 from reknit.pipeline.screen_server.gate import Gate, Limits
-from reknit.pipeline.viewer.guard import Guard
+from reknit.pipeline.viewer.guard import Guard, HostNames
 from reknit.topics.items import AgentError, ItemCompleted, ItemDelta, ItemStarted, TurnStop
 
 KEY = "a key that is long enough"
@@ -93,6 +99,96 @@ def test_tokens_that_were_changed_are_refused():
     assert [SIGNER.claims(each, 0) for each in changed] == [None] * len(changed)
 
 
+def test_a_token_has_one_form():
+    """Of the last character of base64, some bits have no meaning: other forms would be counted as other tokens."""
+    valid = token(sessions=("mine",))
+    payload, _, mark = valid.partition(".")
+    others = {f"{payload}.{mark[:-1]}{last}" for last in string.ascii_letters + string.digits + "-_"} - {valid}
+    others |= {
+        f"{payload}=.{mark}",
+        f"{payload}.{mark}=",
+        f" {valid}",
+        f"{valid}\n",
+        f"{payload}.{mark}.",
+        f"{valid}.x",
+    }
+    assert [SIGNER.claims(each, 0) for each in others] == [None] * len(others)
+
+
+def signed(payload, key):
+    """A token made by another program that has the key."""
+    mark = hmac.digest(key, payload, "sha256")
+    return ".".join(base64.urlsafe_b64encode(each).rstrip(b"=").decode() for each in (payload, mark))
+
+
+def test_what_the_key_signs_for_another_purpose_is_no_token():
+    claims = msgspec.json.encode(Claims(sessions=("mine",), expires=SOON))
+    derived = hashlib.sha256(b"reknit screens|" + KEY.encode()).digest()
+    assert SIGNER.claims(signed(claims, derived), 0) is not None
+    for payload, key in (
+        (claims, KEY.encode()),
+        (claims, hashlib.sha256(KEY.encode()).digest()),  # the viewer's, if it had the same secret
+        (b'{"sessions":["mine"],"expires":%d,"aud":"viewer"}' % SOON, derived),
+        (b'{"sessions":["mine"],"scope":"admin","expires":%d}' % SOON, derived),
+        (b'{"sessions":["mine"]}', derived),
+        (b'{"sessions":["mine"],"expires":1e99}', derived),
+        (b"\xff", derived),
+        (b"[" * 5000, derived),
+        (b"", derived),
+    ):
+        assert SIGNER.claims(signed(payload, key), 0) is None
+    assert SIGNER.claims(KEY, 0) is None
+
+
+RAW = [
+    (b"GET /sessions/mine/events?token=%s HTTP/1.1\r\nHost: localhost\r\n\r\n", {b"200"}, {b"401"}),
+    (b"GET /sessions/theirs/events?token=%s HTTP/1.1\r\nHost: localhost\r\n\r\n", {b"404"}, {b"401"}),
+    (b"GET /sessions/mine/events?as=no&token=%s HTTP/1.1\r\nHost: localhost\r\n\r\n", {b"400"}, {b"400"}),
+    (b"GET /sessions/mine/messages?token=%s HTTP/1.1\r\nHost: localhost\r\n\r\n", {b"500"}, {b"401"}),
+    (b"GET /sessions/mine/events?token=%s HTTP/1.0\r\nHost: localhost\r\n\r\n", {b"505"}, {b"505"}),
+    (b"GET /sessions/mine/events?token=%s HTTP/9.9.9\r\nHost: localhost\r\n\r\n", {b"400"}, {b"400"}),
+    (b"GET /sessions/mine/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n", {b"200"}, {b"401"}),
+    (b"GET /sessions/mine/events HTTP/1.1\r\nHost: localhost\r\nAuthorization bearer %s\r\n\r\n", {b"400"}, {b"400"}),
+    (b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n", {b"405"}, {b"405"}),
+    (b"POST /sessions?token=%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n{", {b"400"}, {b"401"}),
+    (b"OPTIONS /x?token=%s HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\n\r\n", {b"403"}, {b"403"}),
+]
+BAD = [
+    b"SECRET",
+    b"SECRET.SECRET",
+    b"SECRET\xff\xfe",
+    b"%ff%feSECRET",
+    b"%00SECRET",
+    b"SECRET" * 1300,
+    b"SECRET" * 4000,
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", RAW)
+async def test_no_log_has_a_token(tmp_path, monkeypatch, caplog, case):
+    """After an answer, a refusal, a fault of the server, and bytes that are no request."""
+    request_bytes, valid, invalid = case
+    caplog.set_level("DEBUG")
+
+    def fails(self):
+        raise ValueError(good.decode())
+
+    good = token(sessions=("mine",)).encode()
+    monkeypatch.setattr(AiSdkWriter, "messages", fails)
+    async with guarded(tmp_path) as (lab, _):
+        port = int(lab.url.rpartition(":")[2])
+        for value, statuses in ((good, valid), *((each, invalid | {b"400"}) for each in BAD)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request_bytes % value)
+            line = await asyncio.wait_for(reader.readline(), 20)
+            writer.transport.abort()
+            assert line.split()[1] in statuses
+    assert "SECRET" not in caplog.text
+    assert good.decode() not in caplog.text
+    assert good.partition(b".")[2].decode() not in caplog.text
+
+
 def test_a_token_has_an_end_and_names_sessions():
     assert SIGNER.claims(token(sessions=("mine",), expires=100), 99) is not None
     assert SIGNER.claims(token(sessions=("mine",), expires=100), 100) is None
@@ -164,6 +260,30 @@ async def test_limits(tmp_path):
         assert statuses == [401, 401, 401, 429]
     async with guarded(tmp_path / "all", limits=Limits(connections=0)) as (lab, http):
         assert (await http.get(f"{lab.url}/sessions/mine/events", headers=headers)).status == 503
+
+
+@pytest.mark.asyncio
+async def test_requests_of_an_address_are_counted_behind_a_proxy_and_are_allowed_again_later(tmp_path):
+    clock = [1000.0]
+    hosts, limits = HostNames(proxies=["127.0.0.1"]), Limits(requests=2, per_second=0.5)
+    gate = Gate(hosts, SIGNER, limits=limits, now=lambda: clock[0])
+    async with screens_of(tmp_path, gate=gate) as (lab, http):
+        lab.publish(ItemStarted(item_id="a", item_type="text"), session="mine")
+        headers = bearer(token(sessions=("mine",)))
+
+        async def status(address, **given):
+            headers_of = {"X-Forwarded-For": f"forged, {address}", **headers, **given}
+            async with http.get(f"{lab.url}/sessions/mine/messages", headers=headers_of) as answer:
+                return answer.status
+
+        assert [await status("10.0.0.1") for _ in range(3)] == [200, 200, 429]
+        # Another address has its own allowance, and another token of the same address has not.
+        assert await status("10.0.0.2") == 200
+        assert await status("10.0.0.1", **bearer(token(sessions=("mine",), expires=SOON + 1))) == 429
+        clock[0] += 2
+        assert [await status("10.0.0.1") for _ in range(2)] == [200, 429]
+        clock[0] += 3600
+        assert [await status("10.0.0.1") for _ in range(3)] == [200, 200, 429]
 
 
 HOSTILE = [
@@ -291,6 +411,17 @@ async def test_a_message_without_an_answer_ends_with_an_error(tmp_path):
         # Sent again, the message is not written again.
         await asked(http, lab, "/sessions", body)
         assert [key for _, key, _ in lab.turns.all] == ["m1", "m2"]
+
+
+@pytest.mark.asyncio
+async def test_a_message_has_the_trace_of_its_request(tmp_path):
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with screens_of(tmp_path, takes_input=True, answer_seconds=0) as (lab, http):
+        for number, traced in enumerate(({"traceparent": parent, "tracestate": "a=1"}, {"traceparent": "00-1"})):
+            body = ag_ui_body({**HI, "id": f"m{number}"})
+            async with http.post(f"{lab.url}/sessions/s/events", json=body, headers=traced) as answer:
+                await answer.read()
+    assert lab.turns.traces == [(("traceparent", parent.encode()), ("tracestate", b"a=1")), ()]
 
 
 @pytest.mark.asyncio

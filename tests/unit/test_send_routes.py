@@ -16,6 +16,7 @@ from reknit.pipeline.errors import InputError
 
 ASKED = request("r1", offset=0, body=b'{"messages": []}')
 KEY = {"x-api-key": "sk-secret"}
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @asynccontextmanager
@@ -85,6 +86,49 @@ async def test_the_model_in_the_url_adds_no_query():
     async with serving(lambda given: streamed(given, anthropic())) as (url, asked), aiohttp.ClientSession() as client:
         _ = [piece async for piece in Http(client, f"{url}/v1/{{model}}:run?k=1", {}).answer(asked_model)]
     assert [path for _, path, _, _ in asked] == ["/v1/publishers/a:b@c%3Fx=1%23y%20z:run?k=1"]
+
+
+TRACED = structs.replace(ASKED, raw_headers=(("traceparent", PARENT.encode()), ("tracestate", b"a=1")))
+
+
+@pytest.mark.parametrize(
+    ("asked", "headers", "expected"),
+    [
+        (TRACED, KEY, (PARENT, "a=1")),
+        (TRACED, {"TraceParent": "of all"}, ("of all", "a=1")),
+        (ASKED, KEY, (None, None)),
+        (
+            structs.replace(ASKED, raw_headers=(("traceparent", b"\xff\r\nx: y"), ("tracestate", b"a=1"))),
+            KEY,
+            (None, None),
+        ),
+    ],
+    ids=["traced", "set by the operator", "no trace", "invalid"],
+)
+async def test_the_trace_of_a_request_goes_to_the_provider(asked, headers, expected):
+    found = []
+
+    async def answer(given):
+        found.append(tuple(given.headers.get(name) for name in ("traceparent", "tracestate")))
+        return web.json_response({})
+
+    async with serving(answer) as (url, _), aiohttp.ClientSession() as client:
+        _ = [piece async for piece in Http(client, url, headers).answer(asked)]
+    assert found == [expected]
+
+
+async def test_the_trace_of_a_request_is_in_the_environment_of_a_program(monkeypatch):
+    monkeypatch.setenv("TRACEPARENT", "of the sender")
+    monkeypatch.setenv("TRACESTATE", "of the sender")
+    script = "import os; print(os.environ.get('TRACEPARENT'), os.environ.get('TRACESTATE'), 'PATH' in os.environ)"
+    program = Program([sys.executable, "-c", script])
+    only_parent = structs.replace(TRACED, raw_headers=TRACED.raw_headers[:1])
+    found = [[piece.data async for piece in program.answer(each)] for each in (TRACED, only_parent, ASKED)]
+    assert found == [
+        [f"{PARENT} a=1 True".encode()],
+        [f"{PARENT} None True".encode()],
+        [b"of the sender of the sender True"],
+    ]
 
 
 async def test_a_json_document_is_marked():

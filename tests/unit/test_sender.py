@@ -15,6 +15,7 @@ from reknit.pipeline.errors import BrokerDownError, BrokerError, InputError
 
 WHOLE = b"".join(anthropic())
 ENDED = "end of stream"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 async def test_an_answer_is_published_unchanged_and_then_committed():
@@ -56,6 +57,16 @@ async def test_a_request_that_was_published_twice_is_sent_once():
         sent.requests.put(request("r1", offset=2), request("r2", offset=3))
         await sent.requests.until_committed(4)
     assert sent.route.asked == ["r1", "r2"]
+
+
+async def test_events_and_the_end_of_their_run_have_the_trace_of_the_request():
+    traced = (("traceparent", PARENT.encode()), ("tracestate", b"a=1"), ("other", b"x"))
+    async with sending(default=anthropic()) as sent:
+        sent.requests.put(request("r1", offset=0, raw_headers=traced), request("r2", offset=1))
+        assert [(await sent.events.next_end())[1] for _ in range(2)] == ["r1", "r2"]
+    half = len(sent.events.traces) // 2
+    assert half == len(anthropic()) + 1
+    assert sent.events.traces == half * [{"traceparent": PARENT, "tracestate": "a=1"}] + half * [{}]
 
 
 # Superseded and withdrawn requests.

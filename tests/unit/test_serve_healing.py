@@ -143,7 +143,7 @@ async def test_a_fault_of_healing_never_hides_the_providers_answer(monkeypatch):
     def fail(*_arguments, **_options):
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(healing, "try_healing", fail)
+    monkeypatch.setattr(healing, "try_remembered", fail)
     async with serving(refusing(SIGNATURE)) as (_, post):
         status, data, _ = await post(body())
     assert (status, json.loads(data)["error"]["message"]) == (400, SIGNATURE)
@@ -160,3 +160,58 @@ async def test_healings_are_counted_and_on_the_page():
     row = 'reknit_serve_healed_total{healing="%s",outcome="%s",target="anthropic"} 1.0'
     assert row % ("only_one", "refused") in metrics
     assert row % ("thinking_signature", "accepted") in metrics
+
+
+def later(*signatures):
+    """The request of the next turn: the client has the same history, and more of it."""
+    value = json.loads(body())
+    for index, signature in enumerate(signatures):
+        answer = said(f"Answer {index}.")
+        answer["content"] = [{**THOUGHT, "signature": signature}, *answer["content"]]
+        value["messages"] += [answer, user(f"turn {index}")]
+    return json.dumps(value).encode()
+
+
+async def test_a_revoked_value_is_refused_once_in_a_conversation():
+    async with serving(refusing(SIGNATURE)) as (provider, post):
+        await post(body())
+        status, _, headers = await post(later("EpwBOTHER"))
+    assert (status, len(provider.received)) == (200, 3)
+    assert headers["x-reknit-fixes"] == "healed_thinking_signature=1"
+    assert "x-reknit-healed" not in headers
+    last = json.loads(provider.received[-1].body)
+    assert [THOUGHT["signature"] in json.dumps(last), "EpwBOTHER" in json.dumps(last)] == [False, True]
+    assert last["messages"][:2] == json.loads(provider.received[1].body)["messages"][:2]
+
+
+async def test_a_fact_of_a_model_is_remembered_for_that_model():
+    async with serving(refusing(TEMPERATURE)) as (provider, post):
+        await post(body(temperature=0.5))
+        await post(body(temperature=0.5))
+        await post(body(temperature=0.5).replace(MODEL.encode(), b"claude-sonnet-4-1"))
+    assert ["temperature" in json.loads(each.body) for each in provider.received] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("headers", [{"x-api-key": "other"}, {"x-claude-code-session-id": "other"}])
+async def test_another_key_or_session_is_another_conversation(headers):
+    async with serving(refusing(SIGNATURE)) as (provider, post):
+        await post(body())
+        await post(body(), **headers)
+    assert provider.received[-1].body == body()
+
+
+async def test_what_is_remembered_survives_a_restart_and_holds_no_text(tmp_path):
+    for expected in ([True, False], [False]):
+        async with serving(refusing(SIGNATURE), state_dir=tmp_path) as (provider, post):
+            await post(body(), **{"x-api-key": "sk-secret"})
+        assert [THOUGHT["signature"] in each.body.decode() for each in provider.received] == expected
+    kept = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert [word in kept for word in (b"sk-secret", b"EpwBREFUSED1", b"Invalid", b"go on")] == [False] * 4
+    assert {file.stat().st_mode & 0o77 for file in tmp_path.iterdir()} == {0}
+
+
+async def test_nothing_is_remembered_where_healing_is_off():
+    async with serving(refusing(SIGNATURE), heal="off") as (provider, post):
+        await post(body())
+        await post(body())
+    assert [each.body for each in provider.received] == [body()] * 2

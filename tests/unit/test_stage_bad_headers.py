@@ -24,7 +24,13 @@ BAD_NAME = ("\ufffdname", b"x")
 DROPPED = "reknit_headers_dropped_total"
 
 # The headers of every event; each can be replaced by a bad one.
-GOOD = {"source": b"claude-cli", "run": b"r", "producer": b"crew/1", "traceparent": b"00-1", "request-id": b"q"}
+GOOD = {
+    "source": b"claude-cli",
+    "run": b"r",
+    "producer": b"crew/1",
+    "traceparent": b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "request-id": b"q",
+}
 EVENT = {"type": "assistant", "message": {"id": "m", "role": "assistant", "content": [cli.said("hello")]}}
 BROKEN = turn(user("hi", " "))  # one fix and one request
 

@@ -180,6 +180,24 @@ def test_a_late_refusal_heals_the_next_request(log):
     assert [fix["code"] for fix in log.fixes if fix["code"].startswith("healed_")] == ["healed_thinking_signature"] * 3
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("outcome", ["accepted", "refused"])
+def test_the_request_after_a_late_refusal_is_counted_with_its_outcome(outcome, restarts):
+    log = Log(restarts=restarts).take(*HISTORY, said("user", "Are you there?"))
+    log.refuse(bad(5), request=-2)
+    log.take(said("assistant", "Yes."))
+    assert not any(name == "reknit_healed_total" for name, *_ in log.tally), "its request was sent before the refusal"
+    log.take(said("user", "Hello?"))
+    if outcome == "accepted":
+        log.take(said("assistant", "Hello."))
+    else:
+        log.refuse(UNKNOWN)
+    counted = {key: count for key, count in log.tally.items() if key[0] == "reknit_healed_total"}
+    assert counted == {("reknit_healed_total", "anthropic", "thinking_signature", outcome): 1}
+    log.take(said("user", "Go on."), said("assistant", "Done."))
+    assert not any(name == "reknit_healed_total" for name, *_ in log.tally)
+
+
 def test_a_request_that_was_sent_before_a_late_refusal_is_healed_by_what_was_learned(log):
     log.take(said("user", "Are you there?"))
     log.refuse(bad(5), request=-2)

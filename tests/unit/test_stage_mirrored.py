@@ -81,7 +81,7 @@ def test_nothing_is_withdrawn_by_default():
 
 
 def test_a_request_that_the_log_answers_is_withdrawn():
-    trace = (("producer", b"crew/1.4"), ("traceparent", b"00-1"))
+    trace = (("producer", b"crew/1.4"), ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
     found = run(OPENED, turn(user("one")), turn(said("1")), defaults=WITHDRAWS, headers=trace)
     sent, withdrawn = requests(found)
     assert (withdrawn.key, withdrawn.value) == (KEY, None)
@@ -100,7 +100,7 @@ def test_a_request_that_the_log_answers_is_withdrawn():
         first=0,
         supersedes=request_id,
         producer="crew/1.4",
-        traceparent="00-1",
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
     assert told.request_id != request_id
     assert "dataref" not in dict(withdrawn.headers)

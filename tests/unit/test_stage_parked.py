@@ -29,7 +29,7 @@ def released(record=None, **fields):
 
 def record(offset, event, key=KEY):
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
-    traced = (("producer", b"crew/1"), ("traceparent", b"00-%d" % offset))
+    traced = (("producer", b"crew/1"), ("traceparent", b"00-%032x-%016x-01" % (1, offset + 1)))
     return Record(partition=2, offset=offset, key=key, value=value, headers=traced, timestamp=1000 + offset)
 
 
@@ -141,7 +141,7 @@ def test_a_session_that_is_not_parked_cannot_be_released():
     assert texts(run([OPENED, released(), turn(user("one"))], Defaults(on_dead_letter="go-on"))[0]) == ["one"]
 
 
-@pytest.mark.parametrize("bound", [{"parked_records": 2}, {"parked_bytes": 300}], ids=["records", "bytes"])
+@pytest.mark.parametrize("bound", [{"parked_records": 2}, {"parked_bytes": 500}], ids=["records", "bytes"])
 def test_records_beyond_the_bound_are_dead_letters_until_the_history_is_restored(bound):
     defaults = Defaults(on_dead_letter="park", **bound)
     log = [OPENED, POISON, turn(user("one")), turn(said("two")), turn(user("x" * 300)), turn(user("y"))]

@@ -159,8 +159,22 @@ def test_strimzi_users_have_the_rights_of_the_kafka_acls():
         place = (who, kinds[kind], said[kind], patterns[said["--resource-pattern-type"]])
         wanted += [(*place, operation) for operation in operations]
     assert given == wanted
-    assert len(users) == 10
+    assert len(users) == 12
     assert ("p-reknit-producer-agent-turns", "topic", "p.agent.turns.v1", "literal", "Write") in given
+
+
+def test_a_server_of_screens_writes_turns_only_with_input():
+    lines = CliRunner().invoke(command, ["acls", "--prefix", "p."]).stdout.splitlines()
+    rights = {
+        user: [line.split(" --operation ", 1)[1] for line in lines if f"User:{user} " in line]
+        for user in ("p-reknit-screens", "p-reknit-screens-input")
+    }
+    items = "Read --topic 'p.session.items.v1' --resource-pattern-type literal"
+    turns = "--topic 'p.agent.turns.v1' --resource-pattern-type literal"
+    assert rights == {
+        "p-reknit-screens": [items, f"Read {turns}"],
+        "p-reknit-screens-input": [items, f"Read --operation Write {turns}"],
+    }
 
 
 def test_a_reader_of_another_pipelines_inputs_may_not_write_them():
@@ -171,6 +185,7 @@ def test_a_reader_of_another_pipelines_inputs_may_not_write_them():
         "Describe --topic 'p.r.agent.turns.v1' --resource-pattern-type literal",
         "Write --topic 'p.r.recorded.agent.turns.v1' --resource-pattern-type literal",
     ]
+    assert not [line for line in lines if "User:p-r-reknit-screens-input" in line]
 
 
 @pytest.mark.parametrize("name", ["diff", "apply"])

@@ -210,7 +210,7 @@ async def test_a_replay_lists_differing_sessions_and_shows_the_place_in_one(repl
         assert 'href="/compare?replay=replay.r1.&amp;session=s1"' in page
         status, page = await ask("/compare?replay=replay.r1.&session=s1")
         assert status == 200
-        assert re.findall(r'<span class="(?:gone|new)">([^<]*)</span>', page) == ["Two.", "Two!"]
+        assert re.findall(r'<span class="(?:gone|new)">(.*?)</span>', page) == ["Two<del>.</del>", "Two<ins>!</ins>"]
 
 
 async def test_a_replay_that_takes_too_long_is_given_up(replayed, monkeypatch, tmp_path):

@@ -11,13 +11,13 @@ from aiokafka import TopicPartition
 from build import call, said, user
 from msgspec import structs
 from published_records import OPENED, answers, appended
-from viewer_lab import Topics, contents, index_of
+from viewer_lab import Topics, contents, demo_inputs, filled, index_of
 
 from reknit.pipeline.config import load_config
-from reknit.pipeline.viewer.index import Index, IndexFileError, reading, search, sessions, timeline
+from reknit.pipeline.viewer.index import Index, IndexFileError, Reader, reading, search, sessions, timeline
 from reknit.pipeline.viewer.index.reading import Follower
 from reknit.topics import AGENT_TURNS, DAY_MS, PROVIDER_EVENTS, SESSION_ITEMS
-from reknit.topics.items import AnyItem, ItemCompleted, ItemRetracted, ItemStarted, TurnStop
+from reknit.topics.items import AnyItem, ItemCompleted, ItemDelta, ItemRetracted, ItemStarted, TurnStop
 from reknit.topics.reducer import reduce
 
 FORGOTTEN = {"type": "session.forgotten"}
@@ -121,6 +121,31 @@ def test_items_reduce_to_the_same_view_as_those_of_the_topic(index, topics):
     assert [entry.kind for entry in kept].count("item/delta") == 1
 
 
+@pytest.mark.parametrize("read", [timeline.items, lambda reader, name: timeline.of_items(reader, name, ["a"])])
+def test_pieces_are_read_while_the_index_joins_them(tmp_path, read):
+    topics = Topics()
+    topics.put(SESSION_ITEMS, "s", ItemStarted(item_id="a", item_type="text"))
+    for piece in ("One, ", "two."):
+        topics.put(SESSION_ITEMS, "s", ItemDelta(item_id="a", delta_type="text_delta", content=piece))
+    index = index_of(tmp_path / "index", topics)
+
+    class WithWriter(Reader):
+        """A reader; the item ends after its first query."""
+
+        def rows(self, sql, *given):
+            found = super().rows(sql, *given)
+            if len(topics.logs[SESSION_ITEMS, 0]) == 3:
+                topics.put(SESSION_ITEMS, "s", ItemCompleted(item_id="a"))
+                index.write(topics.entries(), topics.positions())
+            return found
+
+    found = read(WithWriter(index.path), "s")
+    assert [each.kind for each in found] == ["item/started", "item/delta", "item/delta"]
+    # The next read has the record that the index made of both pieces.
+    assert [each.kind for each in read(index.reader, "s")] == ["item/started", "item/delta", "item/completed"]
+    index.close()
+
+
 def test_text_streamed_in_pieces_is_found_and_shown(index):
     assert [row.name for row in sessions.sessions(index.reader, search.Search(words='"s1 answers"')).rows] == ["s1"]
     shown = timeline.timeline(index.reader, "s1", kinds=("item/completed",)).entries
@@ -160,6 +185,25 @@ def test_an_unusable_file_is_reported_with_the_next_step(tmp_path, damage, code)
     with pytest.raises(IndexFileError, match="--rebuild") as raised:
         Index.open(path, cluster="c", prefix="")
     assert raised.value.code == code
+
+
+def test_an_index_of_version_1_gets_its_new_columns(tmp_path):
+    topics = filled(demo_inputs())
+    index = index_of(tmp_path / "index", topics)
+    expected, sums = contents(index), index.reader.rows("SELECT * FROM sums")
+    index.close()
+    with sqlite3.connect(tmp_path / "index") as connection:
+        connection.executescript(
+            "DROP TRIGGER sums_insert; DROP TRIGGER sums_update; DROP TRIGGER sums_delete; DROP TABLE sums; "
+            "ALTER TABLE sessions DROP COLUMN added; "
+            "DELETE FROM facets WHERE kind = 'severity' AND value IN ('lost', 'added'); PRAGMA user_version = 1;"
+        )
+    connection.close()
+    index = Index.open(tmp_path / "index", cluster="c", prefix="")
+    assert contents(index) == expected
+    assert index.reader.rows("SELECT * FROM sums") == sums
+    assert sum(row["added"] for row in expected["sessions"]) > 0
+    index.close()
 
 
 def test_a_rebuilt_index_is_equal(tmp_path, index, topics):

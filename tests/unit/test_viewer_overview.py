@@ -47,6 +47,7 @@ COUNTED = counted(
     (1, "fix", "result_moved", "anthropic", "lossless", 1),
     (1, "fix", "result_synthesised", "", "lossy", 2),
     (1, "fix", "result_synthesised", "", "observed", 1),
+    (0, "fix", "thinking_misplaced", "", "lossy", 1),
     (0, "rejection", "ANT-01", "anthropic", "", 1),
     (0, "letter", "bad_json", "", "", 2),
     (0, "item/started", "promoted", "", "", 4),
@@ -63,7 +64,8 @@ def test_counts_are_added_up():
         "turns": 12,
         "requests published": 4,
         "lossless fixes": 4,
-        "lossy fixes": 2,
+        "fixes that lost content": 1,
+        "fixes that added content": 2,
         "observed fixes": 1,
         "dead letters": 3,
         "records not processed": 2,
@@ -77,6 +79,7 @@ def test_counts_are_added_up():
         ("result_synthesised", "", "lossy", 2),
         ("result_moved", "anthropic", "lossless", 1),
         ("result_synthesised", "", "observed", 1),
+        ("thinking_misplaced", "", "lossy", 1),
     ]
     assert [(row.code, row.count) for row in found.diagnoses] == [("cut", 1)]
 
@@ -85,7 +88,8 @@ def test_every_number_has_its_own_address():
     found = summed(COUNTED)
     leads = {figure.name: figure.href for figure in (*found.figures, *found.streamed)}
     assert leads["turns"] == f"/sessions?{STAMP}"
-    assert leads["lossy fixes"] == f"/sessions?severity=lossy&{STAMP}"
+    assert leads["fixes that lost content"] == f"/sessions?severity=lost&{STAMP}"
+    assert leads["fixes that added content"] == f"/sessions?severity=added&{STAMP}"
     assert leads["dead letters"] == f"/letters?{STAMP}&handled=1"
     assert leads["requests rejected"] == f"/letters?kind=rejected&{STAMP}&handled=1"
     assert leads["sessions parked now"] == "/sessions?parked=1"
@@ -97,9 +101,9 @@ def test_every_number_has_its_own_address():
 @pytest.mark.parametrize(
     ("by", "names", "cells"),
     [
-        ("code", ["result_moved", "result_synthesised"], [[3, 0], [1, 3]]),
-        ("target", ["", "anthropic"], [[3, 0], [3, 1]]),
-        ("severity", ["lossless", "lossy", "observed"], [[3, 0, 0], [1, 2, 1]]),
+        ("code", ["result_moved", "result_synthesised", "thinking_misplaced"], [[3, 0, 1], [1, 3, 0]]),
+        ("target", ["", "anthropic"], [[4, 0], [3, 1]]),
+        ("severity", ["lossless", "added", "lost", "observed"], [[3, 0, 1, 0], [1, 2, 0, 1]]),
     ],
 )
 def test_fixes_can_be_grouped(by, names, cells):
@@ -175,8 +179,8 @@ async def test_every_number_links_to_sessions_and_zero_to_none(tmp_path, monkeyp
         assert len(found) > 10
         shown = {href: sessions_of((await ask(href))[1]) for href in found}
     assert {href for href, count in found.items() if bool(count) != bool(shown[href])} == set()
-    [lossy] = [names for href, names in shown.items() if "severity=lossy" in href and "code" not in href]
-    assert lossy == ["mended <b>"]
+    [adding] = [names for href, names in shown.items() if "severity=added" in href and "code" not in href]
+    assert adding == ["mended <b>"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ async def test_earlier_times_can_be_shown(tmp_path, monkeypatch):
         [older] = re.findall(r'The newest record is older: <a href="([^"]*)">', now)
         _, text = await ask(html.unescape(older))
     assert "No fixes in this time." in now
-    assert sum(count for href, count in links(text) if "severity=lossy" in href and "code" not in href) == 1
+    assert sum(count for href, count in links(text) if "severity=added" in href and "code" not in href) == 1
     assert "No fixes in this time." not in text
     [week] = re.findall(r'href="(/\?span=7d[^"]*)"', text)
     assert older.partition("until=")[2] == week.partition("until=")[2]

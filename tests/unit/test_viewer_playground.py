@@ -19,7 +19,6 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.explain import FIX_EXAMPLES, explain, summaries
 from reknit.pipeline.explain.page_text import as_text
 from reknit.pipeline.fixes import FIXES
-from reknit.pipeline.healing.table import HEALED_CODES
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.viewer.outcome import Choice, outcome_of
 from reknit.pipeline.viewer.playground import EXAMPLES, LARGEST, linked, path_of
@@ -214,7 +213,7 @@ CODES = [code for codes in summaries().values() for code in codes]
 
 async def test_every_fix_and_every_rule_has_a_page_with_the_text_of_explain():
     async with page_getter() as get:
-        for code in (*CODES, *HEALED_CODES):
+        for code in CODES:
             status, page = await get(f"/explain/{code}")
             said = as_text(explain(code))
             assert status == 200, code

@@ -1,5 +1,6 @@
 """Search in the index: by all conditions, each session once, page by page."""
 
+from unittest.mock import Mock
 from urllib.parse import parse_qsl
 
 import pytest
@@ -237,7 +238,7 @@ def test_open_dead_letters_are_those_without_a_note(tmp_path, topics):
     index.close()
 
 
-@pytest.mark.parametrize("number", ["turns", "requests", "fixes", "lossy", "letters"])
+@pytest.mark.parametrize("number", ["turns", "requests", "fixes", "lost", "added", "letters"])
 def test_a_list_is_sorted_by_a_number(reader, number):
     every, wanted = sessions.sessions(reader, Search()).rows, Search(sort=number)
     pages = walk(lambda after: sessions.sessions(reader, wanted, after, 2), "after")
@@ -257,8 +258,51 @@ def test_totals_are_the_sums_of_the_rows(reader):
     for search in (Search(), Search(target="anthropic"), Search(session="nobody")):
         rows, sums = sessions.sessions(reader, search).rows, sessions.totals(reader, search)
         assert (sums.sessions, sums.bounded) == (len(rows), False)
-        for name in ("turns", "requests", "fixes", "lossy", "letters"):
+        for name in ("turns", "requests", "fixes", "lost", "added", "letters"):
             assert getattr(sums, name) == sum(getattr(row, name) for row in rows)
+
+
+def test_totals_follow_the_index(tmp_path, topics):
+    index = index_of(tmp_path / "index", topics)
+    searches = Search(), Search(session="m"), Search(target="anthropic")
+    for _ in range(2):
+        for search in searches:
+            rows = sessions.sessions(index.reader, search).rows
+            assert sessions.totals(index.reader, search).turns == sum(row.turns for row in rows)
+        topics.put_turns("more", OPENED, *appended(user("one"), said("two"), user("three")))
+        index.write(topics.entries(), topics.positions())
+    before = sessions.totals(index.reader, Search())
+    gone = sessions.session(index.reader, "more")
+    topics.put(AGENT_TURNS, "more", {"type": "session.forgotten"})
+    index.write(topics.entries(), topics.positions())
+    after = sessions.totals(index.reader, Search())
+    assert (before.sessions - after.sessions, before.turns - after.turns) == (1, gone.turns)
+    index.close()
+
+
+def test_totals_of_an_unchanged_index_are_computed_once(tmp_path, topics, monkeypatch):
+    index = index_of(tmp_path / "index", topics)
+    monkeypatch.setattr(sessions, "_totals_of", Mock(side_effect=sessions._totals_of))
+    for _ in range(3):
+        sessions.totals(index.reader, Search(target="anthropic"))
+    assert sessions._totals_of.call_count == 1
+    topics.put_turns("more", OPENED, *appended(user("one")))
+    index.write(topics.entries(), topics.positions())
+    sessions.totals(index.reader, Search(target="anthropic"))
+    assert sessions._totals_of.call_count == 2
+    index.close()
+
+
+def test_the_rows_of_a_list_need_a_fixed_number_of_queries(reader, monkeypatch):
+    queries = []
+    ask = reader.rows
+    monkeypatch.setattr(reader, "rows", lambda sql, *given: queries.append(sql) or ask(sql, *given))
+    counts = []
+    for limit in (1, 4):
+        queries.clear()
+        assert len(sessions.sessions(reader, Search(), limit=limit).rows) == limit
+        counts.append(sum("FROM entries" in sql for sql in queries))
+    assert counts == [1, 1]
 
 
 def test_a_row_has_the_first_words_and_the_model(reader):

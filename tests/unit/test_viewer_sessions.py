@@ -12,11 +12,9 @@ from click.testing import CliRunner
 from published_records import OPENED, appended
 from viewer_lab import HISTORIES, Topics, pages_of, session_of
 
-from reknit.pipeline.cli.dead_letters import Left
 from reknit.pipeline.cli.offline import test_command as reknit_test
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
-from reknit.pipeline.viewer import overview
 from reknit.pipeline.viewer import requests as viewed
 from reknit.pipeline.viewer.addresses import session_path
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS, SESSION_ITEMS
@@ -134,6 +132,16 @@ async def test_a_page_shows_all_facts_about_a_request(tmp_path):
     assert f"{share:.1f} %" in text
 
 
+@pytest.mark.parametrize("trace", ["0af7651916cd43dd8448eb211c80319c", "", "<b>"])
+async def test_a_page_shows_the_trace_of_a_request(trace, tmp_path):
+    topics = session_of("s1")
+    parent = [("traceparent", f"00-{trace}-b7ad6b7169203331-01".encode())]
+    topics.put(AGENT_TURNS, "s1", *appended(user("hi")), headers=parent)
+    async with pages_of(topics, tmp_path) as ask:
+        _, page = await ask(session_path("s1", "requests", requests_of(topics)[0][1]["request-id"]))
+    assert re.findall(r"<dt>Trace</dt><dd><code>(.*?)</code>", page) == ([trace] if len(trace) == 32 else [])
+
+
 async def test_each_fix_links_to_its_row(tmp_path):
     topics = session_of("s1", user("Run."), called("a"), user("Stop."), said("Yes."), user("Go.", result("x")))
     async with pages_of(topics, tmp_path) as ask:
@@ -244,54 +252,6 @@ async def test_an_export_has_every_record_of_its_session(tmp_path):
             assert without == found["records"]
             bodies = [each["value"] for each in whole if each["topic"] == PROVIDER_REQUESTS]
             assert bodies == [json.loads(each.value) for each in requests(topics) if each.key == name.encode()]
-
-
-async def test_a_dead_letter_page_shows_its_reason_and_content(tmp_path):
-    topics = torn()
-    topics.put(AGENT_TURNS, "s1", b"\xff\x00bytes", headers=[("producer", b"agent/1")])
-    async with pages_of(topics, tmp_path) as ask:
-        _, listed = await ask("/letters?session=s1")
-        assert re.findall(r'href="(/letters/[\d/]+)"', listed) == ["/letters/0/1", "/letters/0/0"]
-        _, none = await ask("/letters?code=rejected")
-        assert "No dead letter fits." in none
-        _, letter = await ask("/letters/0/0")
-        assert "not JSON" in letter
-        assert html.escape(TORN.decode()).replace("&quot;", "&#34;") in letter
-        _, binary = await ask("/letters/0/1")
-        assert "00000000  ff 00 62 79 74 65 73" in binary
-        assert "agent/1" in binary
-        assert (await ask("/letters/0/7"))[0] == 404
-        assert (await ask("/letters/0/x"))[0] == 404
-        token = re.search(r'name="X-Reknit-Token" content="([^"]*)"', letter)[1]
-        status, refused = await ask("/letters/0/0/retry", post={"token": token})
-        assert (status, "this viewer only reads" in refused) == (400, True)
-        assert '<form method="post"' not in letter
-
-
-async def test_a_dead_letter_is_retried_once_and_only_with_the_token(tmp_path, monkeypatch):
-    asked = []
-    outcomes = [None, Left("it has no key, so nobody knows whose it is"), Left("it is no JSON object", "what is meant")]
-
-    async def act(_config, wanted, done):
-        asked.append((wanted.places, done))
-        return [(None, outcomes[len(asked) - 1])]
-
-    monkeypatch.setattr(overview, "act_on_letters", act)
-    async with pages_of(torn(), tmp_path, allow_retry=True) as ask:
-        assert (await ask("/letters/0/0/retry", post={}))[0] == 403
-        assert (await ask("/letters/0/0/retry"))[0] == 405
-        _, page = await ask("/letters/0/0")
-        token = re.search(r'name="token" value="([^"]*)"', page)[1]
-        _, done = await ask("/letters/0/0/retry", post={"token": token})
-        _, left = await ask("/letters/0/0/retry", post={"token": token})
-        _, mended = await ask("/letters/0/0/retry", post={"token": token})
-        assert (await ask("/letters/0/9/retry", post={"token": token}))[0] == 404
-    assert "It was written to its session's log again." in done
-    assert "It was left: it has no key, so nobody knows whose it is.</p>" in left
-    assert "It was left: it is no JSON object. This page can only write it as it came; " in mended
-    assert "<code>reknit dead-letters retry 0/0 --record FILE</code> writes another record in its place" in mended
-    assert "give what is meant" not in mended
-    assert asked == [(frozenset({"0/0"}), "retried")] * 3
 
 
 async def test_a_parked_session_is_marked(tmp_path):

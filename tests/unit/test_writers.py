@@ -8,17 +8,24 @@ from itertools import groupby
 
 import msgspec
 import pytest
+import session_files
 from framework_cases import MARK, cases, marked_blocks
 from msgspec import UNSET
 
 from reknit.pipeline.history.readers.shapes import read
-from reknit.pipeline.history.writers import WRITERS, write
+from reknit.pipeline.history.writers import WRITERS, messages_of, write
 from reknit.pipeline.history.writers.kept import kept
 from reknit.pipeline.model import Text, Turn
 
+PNG = session_files.png(2, 2)
 # Arguments that are a list or a number are a text in most shapes, and reading them says so.
 REPEATED = {"input_parsed"}
-SAMPLES = [case for case in cases() if "expect" in case]
+FILES = {"claude-code": session_files.claude_code, "codex-rollout": session_files.codex}
+SAMPLES = [case for case in cases() if "expect" in case] + [
+    {"shape": shape, "case": case, "text": session_files.encoded(*lines(**members)).decode()}
+    for shape, lines in FILES.items()
+    for case, members in (("plain", {}), ("reasoning", {"reasoning": True}), ("media", {"image": PNG}))
+]
 NAMED = [pytest.param(case, id=f"{case['shape']}-{case['case']}") for case in SAMPLES]
 
 
@@ -75,12 +82,12 @@ def written(found, name):
 def test_what_a_shape_holds_is_read_again(case, name):
     found, writer = read(case["text"]), WRITERS[name]
     conversation = found.conversation
-    expected, fixes = kept([*system_of(conversation), *conversation.turns], writer.holds)
+    expected, fixes = kept([*system_of(conversation), *conversation.turns], writer.holds, conversation.model)
     done = written(found, name)
     again = read(done.data, writer.source)
     assert said(again.conversation.turns) == said(expected)
     assert {fix.code for fix in again.fixes} <= REPEATED
-    if json.loads(done.data):
+    if messages_of(done.data, lines=done.lines):
         assert said(read(done.data).conversation.turns) == said(again.conversation.turns)
     ids = [turn.id for turn in expected if turn.id]
     given = iter([turn.id for turn in again.conversation.turns])
@@ -119,7 +126,7 @@ def test_a_history_that_is_converted_and_converted_back_is_what_both_shapes_hold
     expected = [*system_of(conversation), *conversation.turns]
     for name in (first, other, first):
         writer = WRITERS[name]
-        expected, _ = kept(expected, writer.holds)
+        expected, _ = kept(expected, writer.holds, conversation.model)
         conversation = read(write(conversation, writer).data, writer.source).conversation
     assert said(conversation.turns) == said(expected)
 
@@ -131,7 +138,7 @@ def test_what_is_converted_twice_loses_nothing_more(case, first, other):
     once = write(read(case["text"]).conversation, writer)
     twice = write(read(once.data, writer.source).conversation, writer)
     assert [fix for fix in twice.fixes if not fix.detail.startswith("id: ")] == []
-    assert json.loads(twice.data) == json.loads(once.data)
+    assert messages_of(twice.data, lines=twice.lines) == messages_of(once.data, lines=once.lines)
 
 
 def test_every_writer_has_samples_of_its_own_shape():

@@ -31,11 +31,12 @@ from reknit.pipeline.history.pieces import GEMINI
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
-from reknit.pipeline.model import Block, Issuer, Role, Thinking, ToolResult
+from reknit.pipeline.model import Block, Issuer, Role, Text, Thinking, ToolResult, Unknown
 from reknit.pipeline.providers.gemini.reader import Parts
 
 _QUESTIONS: Final = frozenset({"adk_request_confirmation", "adk_request_credential", "adk_request_input"})
 _CALLS: Final = ("functionCall", "function_call", "functionResponse", "function_response")
+_TRANSCRIPTIONS: Final = ("inputTranscription", "input_transcription", "outputTranscription", "output_transcription")
 _SIGNATURES: Final = ("thoughtSignature", "thought_signature")
 _BLOBS: Final = ("inlineData", "inline_data")
 _HOLDERS: Final = ("functionResponse", "function_response")
@@ -178,9 +179,10 @@ def _drop_actions(fields: Fields) -> None:
 
 def _read_content(reading: Reading, item: Item, content: Raw | None, path: str) -> None:
     fields = item.fields
-    if content is None or not starts_with(content, b"{"):
+    has_content = content is not None and starts_with(content, b"{")
+    if not has_content and fields.keys().isdisjoint(_TRANSCRIPTIONS):
         return
-    inner = Fields(content, path, fields.notes)
+    inner = Fields(content if has_content and content else b"{}", path, fields.notes)
     model = word(fields.members(), "modelVersion") or word(fields.members(), "model_version") or None
     # Models of other providers run through LiteLLM, whose names begin with the provider's.
     provider, _, base = (model or "").rpartition("/")
@@ -201,12 +203,27 @@ def _read_content(reading: Reading, item: Item, content: Raw | None, path: str) 
             continue
         placed += [(_issued(block, issuer), where) for block, where in reader.read(part)]
     inner.drop_rest()
+    placed = _transcribed(fields, placed)
     reading.ids_made = reader.ids_made
     turn_id = word(fields.members(), "id") or None
     if role == "assistant" and any(isinstance(block, ToolResult) for block, _ in placed):
         reading.add_steps(placed, item, turn_id=turn_id)
     else:
         reading.add(role, placed, item, turn_id=turn_id)
+
+
+def _transcribed(fields: Fields, placed: Sequence[Placed]) -> list[Placed]:
+    """Return the blocks of an event with the transcription in place of its sound, as in sessions of live models."""
+    heard = [block for block, _ in placed if isinstance(block, Unknown) and block.kind == "inlineData"]
+    if placed and len(heard) < len(placed):
+        return list(placed)
+    for name in _TRANSCRIPTIONS:
+        value = fields.peek(name)
+        text = word(as_object(value, fields.at(name)), "text") if value is not None and starts_with(value, b"{") else ""
+        if text:
+            fields.ignore(name)
+            return [(Text(text=text), fields.at(name))]
+    return list(placed)
 
 
 def _issued(block: Block, issuer: Issuer | None) -> Block:

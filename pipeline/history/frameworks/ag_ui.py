@@ -126,10 +126,8 @@ def _reasoning(fields: Fields) -> list[Placed]:
     if told is None:
         return [(parts.thinking(text, value, None), fields.at("content"))]
     issuer = parts.issuer_of(word(told, "provider_name"))
-    signature = word(told, "signature")
-    if word(told, "id") in ("redacted_thinking", "redacted_content") and not text:
-        return [(parts.redacted(signature, issuer), fields.at("content"))]
-    return [(parts.thinking(text, signature, issuer), fields.at("content"))]
+    signature, named = word(told, "signature"), word(told, "id")
+    return parts.pydantic_ai_reasoning(text, signature, named, issuer, fields.at("content"))
 
 
 def _calls(reading: Reading, fields: Fields) -> list[Placed]:

@@ -90,10 +90,8 @@ class Reasoning:
 
     def _add_by_pydantic_ai(self, placed: list[Placed], text: str, own: Members, path: str) -> None:
         issuer, signature = parts.issuer_of(word(own, "provider_name"), self._model), word(own, "signature")
-        if word(own, "id") in ("redacted_thinking", "redacted_content") and not text:
-            placed.append((parts.redacted(signature, issuer), path))
-        elif text or signature:
-            placed.append((parts.thinking(text, signature, issuer), path))
+        if text or signature:
+            placed += parts.pydantic_ai_reasoning(text, signature, word(own, "id"), issuer, path)
 
     def _add_to_item(self, placed: list[Placed], item_id: str, text: str, encrypted: str, path: str) -> None:
         at, texts, known = self._items.get(item_id, (len(placed), [], ""))

@@ -22,6 +22,7 @@ from reknit.pipeline.history.frameworks.ai_sdk import (
     value_result,
 )
 from reknit.pipeline.history.frameworks.base import (
+    NULL,
     Framework,
     Item,
     Members,
@@ -138,6 +139,8 @@ class _Parts:
         self._asked = asked
         self._answered = answered
         self._reasoning = Reasoning()
+        # The calls of this message that the provider ran itself; their results are in it too.
+        self._executed: set[str] = set()
 
     def read(self, placed: list[Placed], fields: Fields) -> None:
         kind, path = kind_named(fields), fields.path
@@ -151,6 +154,10 @@ class _Parts:
                 found = parts.sealed(text, signature_of_gemini(given), path)
                 found[-1] = _marked(found[-1], given)
                 placed += found
+            case "redacted-reasoning":
+                # Version 4.
+                given = {"anthropic": {"redactedData": fields.take("data") or NULL}}
+                self._reasoning.add(placed, "", given, path)
             case "reasoning":
                 # Version 4 has the signature in the part; only Anthropic's reasoning had one.
                 given = options(fields)
@@ -160,7 +167,8 @@ class _Parts:
             case "tool-call":
                 placed += self._call(fields)
             case "tool-result":
-                placed.append(self._result(fields))
+                is_providers = word(fields.members(), "toolCallId") in self._executed
+                placed.append(self._native(fields) if is_providers else self._result(fields))
             case "tool-approval-request":
                 fields.clear()
             case "tool-approval-response":
@@ -177,6 +185,7 @@ class _Parts:
     def _call(self, fields: Fields) -> list[Placed]:
         path = fields.path
         if bytes(fields.peek("providerExecuted") or b"") == b"true":
+            self._executed.add(word(fields.members(), "toolCallId"))
             return [self._native(fields)]
         name = "args" if "args" in fields and "input" not in fields else "input"
         given = options(fields)

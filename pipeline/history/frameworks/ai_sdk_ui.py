@@ -32,15 +32,15 @@ from reknit.pipeline.history.frameworks.base import (
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
-from reknit.pipeline.model import Role, Text, Unknown
+from reknit.pipeline.model import Document, Image, Role, Text, Unknown
 
 _ROLES: Final[dict[str, Role]] = {"system": "system", "user": "user", "assistant": "assistant"}
 _OF_OTHERS: Final = frozenset({"info", "kind", "author"})
 _OPEN: Final = frozenset({"input-available", "approval-requested", "call", "approval-responded"})
 _CUT: Final = frozenset({"input-streaming", "partial-call"})
 _SCREEN: Final = frozenset({"source-url", "source-document", "source"})
-_IGNORED: Final = ("metadata", "createdAt", "content", "toolInvocations", "annotations", "reasoning",
-                   "experimental_attachments")  # fmt: skip
+_IGNORED: Final = ("metadata", "createdAt", "content", "toolInvocations", "annotations", "reasoning")
+_ATTACHMENTS: Final = "experimental_attachments"
 
 
 def is_tool(kind: str) -> bool:
@@ -90,6 +90,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
                 listed.read(Fields(each, place, fields.notes))
             else:
                 listed.add((Text(text=parts.value_text(each)), place))
+        listed.attach(fields)
         listed.end()
         finish(fields, *_IGNORED)
 
@@ -122,6 +123,17 @@ class UIParts:
             self.end()
         self._placed.append(placed)
         self._streaming = streaming
+
+    def attach(self, fields: Fields) -> None:
+        """Add the attachments of a message of version 4, unless its parts have files."""
+        has_files = any(isinstance(block, (Image, Document)) for block, _ in self._placed)
+        for at, members in enumerate(fields.objects(_ATTACHMENTS)):
+            if members is None or has_files:
+                continue
+            path = f"{fields.at(_ATTACHMENTS)}.{at}"
+            block = parts.media(word(members, "contentType"), url=word(members, "url"), title=word(members, "name"))
+            self.add(parts.media_or_unknown(block, Fields(b"{}", path, fields.notes, members=members), "file"))
+        fields.ignore(_ATTACHMENTS)
 
     def end(self) -> None:
         """End a step: a turn of its blocks, then a turn of its results."""
@@ -173,14 +185,16 @@ class UIParts:
         details = fields.objects("details")
         fields.ignore("details", "reasoning")
         signed = [each for each in details if each is not None and (word(each, "signature") or word(each, "data"))]
-        if not signed or given:
-            self._reasoning.add(self._placed, text, given, path)
+        if not signed:
+            self._reasoning.add(self._placed, text or _joined(details), given, path)
             return
+        # Without options no provider is named, and only Anthropic's reasoning had signatures and redactions then.
+        key = next(iter(given), "anthropic")
         for each in signed:
-            # These versions name no provider, and only Anthropic's reasoning had signatures and redactions there.
             own = {"signature": each["signature"]} if "signature" in each else {"redactedData": each.get("data")}
             members = {name: value for name, value in own.items() if value is not None}
-            self._reasoning.add(self._placed, word(each, "text"), {"anthropic": members}, path)
+            self._reasoning.add(self._placed, word(each, "text") or text, {key: members}, path)
+            text = ""
 
     def _steer(self, fields: Fields) -> None:
         """Add a user's words inside of an assistant's message as a turn."""
@@ -242,6 +256,8 @@ class UIParts:
         is_preliminary = bytes(fields.peek("preliminary") or b"") == b"true"
         flag = fields.take_flag("isError")
         if state in _CUT or is_preliminary:
+            if is_preliminary and output is not None:
+                fields.notes.add_fix("field_dropped", path, "preliminary", before=bytes(output))
             return
         if state == "output-denied" or (
             state == "approval-responded" and approved is not None and bytes(approved) == b"false"
@@ -253,6 +269,10 @@ class UIParts:
         elif state not in _OPEN:
             found = value_result(called, output, path, fields.notes, is_error=flag)
             self._results.append((found, path))
+
+
+def _joined(details: Sequence[Members | None]) -> str:
+    return "".join(word(each, "text") for each in details if each is not None)
 
 
 FRAMEWORK: Final = Framework(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
@@ -24,9 +25,9 @@ from reknit.pipeline.history.frameworks.base import (
     role_of,
     word,
 )
-from reknit.pipeline.history.pieces import as_json
+from reknit.pipeline.history.pieces import GEMINI, as_json
 from reknit.pipeline.history.readers.canonical import CONTENT
-from reknit.pipeline.history.readers.fields import Fields, as_object
+from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Role, Thinking
@@ -80,9 +81,29 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
             placed.append(
                 (Thinking(thinking=parts.value_text(text), issuer=issuer or UNSET), fields.at("reasoning_content"))
             )
-        placed += [(_issued(block, issuer), path) for block, path in CONTENT.read(fields, "content")]
+        signatures = _signatures(fields) if issuer is not None and issuer.provider == GEMINI else {}
+        for block, path in CONTENT.read(fields, "content"):
+            placed += parts.sealed(_issued(block, issuer), signatures.get(path, ""), path, word(told, "modelId"))
         reading.add(role, placed, item)
         finish(fields, *_IGNORED)
+
+
+def _signatures(fields: Fields) -> dict[str, str]:
+    """Take the signatures of texts and calls, which are Gemini's, by the places of their blocks."""
+    value, path = fields.peek("content"), fields.at("content")
+    if value is None or not starts_with(value, b"["):
+        return {}
+    found: dict[str, str] = {}
+    blocks: list[Members | Raw] = []
+    for at, each in enumerate(as_list(value, path)):
+        members = as_object(each, f"{path}.{at}") if starts_with(each, b"{") else {}
+        if word(members, "type") in ("text", "tool_use") and (signature := word(members, "signature")):
+            found[f"{path}.{at}"] = signature
+            del members["signature"]
+        blocks.append(members or each)
+    if found:
+        fields.put("content", Raw(msgspec.json.encode(blocks)))
+    return found
 
 
 def _issued(block: Block, issuer: Issuer | None) -> Block:

@@ -5,11 +5,14 @@ A result holds its whole call in ``origin``. It pairs the two if neither has an 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 
+from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, finish, is_list, role_of, word
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
@@ -21,6 +24,7 @@ _ROLES: Final[dict[str, Role]] = {"system": "system", "user": "user", "assistant
 _KEYS: Final = frozenset({"text", "tool_call", "tool_call_result", "image", "file", "reasoning"})
 # Before version 2.9.
 _OLD: Final = ("_role", "_content", "_meta", "_name")
+_DIGEST: Final = 8
 
 
 def _decides(members: Members) -> bool:
@@ -64,7 +68,8 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
         return [(parts.native(fields, key), path)]
     placed: list[Placed]
     if key == "tool_call":
-        name, called = inner.take_text("tool_name"), inner.take_text("id")
+        called = inner.take_text("id") or _made_id(inner)
+        name = inner.take_text("tool_name")
         placed = [(parts.call(reading, called, name, inner.take("arguments"), inner.at("arguments")), path)]
     elif key == "tool_call_result":
         placed = [_result(reading, inner, path)]
@@ -85,9 +90,16 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
     return placed
 
 
+def _made_id(call: Fields) -> str:
+    """Return the id of a call that has none. A result names its call by the tool and the arguments."""
+    arguments = msgspec.json.decode(call.peek("arguments") or b"{}")
+    digest = hashlib.sha256(msgspec.json.encode(arguments, order="sorted")).hexdigest()[:_DIGEST]
+    return f"{made_id(word(call.members(), 'tool_name'))}_{digest}"
+
+
 def _result(reading: Reading, inner: Fields, path: str) -> Placed:
     origin = inner.take_object("origin") or Fields(b"{}", inner.path, inner.notes)
-    called = origin.take_text("id") or parts.id_made(reading, origin.take_text("tool_name"))
+    called = origin.take_text("id") or _made_id(origin)
     is_error = inner.take_flag("error")
     value, place = inner.take("result"), inner.at("result")
     if value is not None and starts_with(value, b"["):

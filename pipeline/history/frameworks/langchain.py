@@ -29,12 +29,13 @@ from reknit.pipeline.history.frameworks.base import (
     is_object,
     word,
 )
-from reknit.pipeline.history.pieces import GEMINI
+from reknit.pipeline.history.pieces import ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES, is_native
 from reknit.pipeline.history.readers.canonical import PART
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object, as_string
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
 from reknit.pipeline.model import RedactedThinking, Role, Text, Thinking, ToolUse, Unknown
+from reknit.pipeline.providers.bedrock_converse.reader import part_without_type
 
 _NAMES: Final[dict[str, Role]] = {
     "human": "user",
@@ -57,14 +58,18 @@ _MODEL_ROLES: Final[dict[str, Role]] = {
     "system": "system",
     "developer": "system",
 }
-_MEDIA: Final = frozenset({"image", "file", "audio", "video", "text-plain"})
+# ``media`` is Google's: a file of any type.
+_MEDIA: Final = frozenset({"image", "file", "audio", "video", "text-plain", "media"})
 _CALLS: Final = frozenset({"tool_use", "tool_call", "function_call", "tool_call_chunk", "invalid_tool_call"})
+# The providers whose own blocks are in messages that name no provider.
+_RAW: Final = (ANTHROPIC, CHAT, CONVERSE, GEMINI, RESPONSES)
 _GEMINI_SIGNATURES: Final = "__gemini_function_call_thought_signatures__"
 _IGNORED: Final = (
     "type", "usage_metadata", "response_metadata", "chunk_position", "example", "name", "status", "index",
 )  # fmt: skip
 # Members of a content block that place it in a stream or name it.
-_OF_BLOCKS: Final = ("index", "id", "annotations")
+_OF_BLOCKS: Final = ("index", "id")
+_CITATIONS: Final = ("annotations", "citations")
 REMOVE_ALL: Final = "__remove_all__"
 
 
@@ -292,12 +297,18 @@ class _Message:
         placed: list[Placed] = []
         if (item := extra.peek("reasoning")) is not None and starts_with(item, b"{"):
             extra.ignore("reasoning")
-            placed.append((parts.reasoning_item(item, self._model), path))
+            # Some versions repeat an item of the content here.
+            if word(as_object(item, path), "id") not in self._items_in_content():
+                placed.append((parts.reasoning_item(item, self._model), path))
         path = extra.at("reasoning_content")
         if (text := extra.peek("reasoning_content")) is not None and starts_with(text, b'"'):
             extra.ignore("reasoning_content")
             placed.append((Thinking(thinking=as_string(text, path), issuer=self._issuer or UNSET), path))
         return placed
+
+    def _items_in_content(self) -> set[str]:
+        blocks = [each for each in self._fields.objects("content") if each is not None]
+        return {word(each, "id") for each in blocks if word(each, "type") == "reasoning"} - {""}
 
     def read_part(self, fields: Fields) -> list[Placed]:
         """Read a content block: LangChain's own, or a provider's."""
@@ -308,6 +319,9 @@ class _Message:
             fields.ignore(*_OF_BLOCKS)
             extras = fields.take_object("extras")
             block = Text(text=fields.take_text("text"))
+            for name in _CITATIONS:
+                if (cited := fields.take(name)) is not None and len(cited) > len(b"[]") and starts_with(cited, b"["):
+                    fields.notes.add_fix("citations_dropped", path, before=bytes(cited))
             finish(fields, "type")
             signature = extras.take_text("signature") if extras is not None else ""
             return parts.sealed(block, signature if self._is(GEMINI) else "", path, self._model)
@@ -315,6 +329,8 @@ class _Message:
             return self._thought(fields, kind)
         if kind in _MEDIA and "source" not in fields:
             return self._media(fields, kind)
+        if not kind and len(fields.members()) == 1 and (of_converse := part_without_type(fields)) is not None:
+            return of_converse
         if kind == "non_standard" and (value := fields.peek("value")) is not None and starts_with(value, b"{"):
             return [self._native(Fields(value, fields.at("value"), fields.notes))]
         placed = PART(fields)
@@ -329,6 +345,8 @@ class _Message:
     def _native(self, fields: Fields) -> Placed:
         """A block of the provider's own, such as the call of a tool that the provider runs."""
         kind = kind_named(fields)
+        if self._issuer is None and not any(is_native(provider, kind) for provider in _RAW):
+            fields.notes.unknown.append((kind, fields.path))
         return parts.native(fields, kind, self._issuer, is_raw=True), fields.path
 
     def _call(self, fields: Fields, kind: str) -> list[Placed]:
@@ -380,14 +398,14 @@ class _Message:
         block = parts.media(
             word(fields.members(), "mime_type"),
             data=word(fields.members(), "base64") or word(fields.members(), "data"),
-            url=word(fields.members(), "url"),
+            url=word(fields.members(), "url") or word(fields.members(), "file_uri"),
             file_id=word(fields.members(), "file_id") or (word(fields.members(), "id") if source == "id" else ""),
             title=word(fields.members(), "filename") or word(told, "filename") or None,
-            kind="document" if kind == "file" else kind,
+            kind={"file": "document", "media": ""}.get(kind, kind),
         )
         placed = parts.media_or_unknown(block, fields, kind)
         finish(fields, "type", "base64", "data", "url", "file_id", "mime_type", "id", "index", "filename", "metadata",
-               "extras")  # fmt: skip
+               "extras", "file_uri")  # fmt: skip
         return [placed]
 
 

@@ -11,14 +11,15 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, is_list, is_object, word
-from reknit.pipeline.history.pieces import RESPONSES
+from reknit.pipeline.history.pieces import GEMINI, RESPONSES
 from reknit.pipeline.history.readers.fields import Fields, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed
-from reknit.pipeline.model import Issuer
+from reknit.pipeline.model import Issuer, Thinking, Turn
 from reknit.pipeline.providers.openai_responses.reader import ITEM_TYPES
 
 _FAKE: Final = "__fake_id__"
@@ -52,6 +53,15 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         reading.read_as(
             "openai-responses", Item(Fields(Raw(msgspec.json.encode(kept)), fields.path, fields.notes), item.index)
         )
+        if (signature := word(data, "thought_signature")) and issuer is not None and issuer.provider == GEMINI:
+            reading.turns[-1] = _sealed(reading.turns[-1], parts.standard_base64(signature), issuer)
+
+
+def _sealed(turn: Turn, signature: str, issuer: Issuer) -> Turn:
+    """Return the turn of a call after its Gemini signature."""
+    seal = Thinking(thinking="", signature=signature, issuer=issuer)
+    paths = turn.paths or ()
+    return replace(turn, blocks=(seal, *turn.blocks), paths=(f"{turn.place}.{_DATA}.thought_signature", *paths))
 
 
 def _thinking(fields: Fields, data: Members, issuer: Issuer | None) -> list[Placed]:

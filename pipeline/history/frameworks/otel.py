@@ -11,8 +11,10 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.history.call_ids import NO_ID, made_id
 from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import (
     Framed,
@@ -28,7 +30,7 @@ from reknit.pipeline.history.frameworks.base import (
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object, as_string
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import Placed, kind_named
-from reknit.pipeline.model import Role, Text, ToolResult
+from reknit.pipeline.model import Role, Text, ToolResult, ToolUse
 
 _ROLES: Final[dict[str, Role]] = {
     "system": "system",
@@ -110,6 +112,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
                 placed += _part(reading, Fields(each, place, fields.notes))
             else:
                 placed.append((Text(text=parts.value_text(each)), place))
+        placed = _paired(reading, placed)
         if role == "assistant":
             is_cut = finish_reason == "error" and bool(placed) and isinstance(placed[-1][0], Text)
             said = [each for each in placed if not isinstance(each[0], ToolResult)]
@@ -161,11 +164,29 @@ def _response(reading: Reading, fields: Fields) -> ToolResult:
     called, name = parts.value_text(fields.take("id")), fields.take_text("name")
     key = "response" if "response" in fields else "result"
     value, path = fields.take(key), fields.at(key)
-    called = called or parts.id_made(reading, name)
+    if not called:
+        made = parts.id_made(reading, name)
+        called = made if name else NO_ID
     if value is not None and starts_with(value, b"[") and _are_parts(value):
         blocks = parts.inner_blocks(value, path, fields.notes, lambda part: _part(reading, part))
         return parts.result(called, blocks)
     return parts.result(called, parts.value_text(value), is_value=True)
+
+
+def _paired(reading: Reading, placed: Sequence[Placed]) -> list[Placed]:
+    """Give each result without an id and a name the id of the first call without an id that waits for a result."""
+    before = [block for turn in reading.turns for block in turn.blocks]
+    waiting = [block.id for block in before if isinstance(block, ToolUse) and block.id == made_id(block.name)]
+    for block in before:
+        if isinstance(block, ToolResult) and block.tool_use_id in waiting:
+            waiting.remove(block.tool_use_id)
+    paired: list[Placed] = []
+    for block, path in placed:
+        if isinstance(block, ToolResult) and block.tool_use_id == NO_ID and waiting:
+            paired.append((replace(block, tool_use_id=waiting.pop(0)), path))
+        else:
+            paired.append((block, path))
+    return paired
 
 
 def _are_parts(value: Raw) -> bool:

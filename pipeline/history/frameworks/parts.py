@@ -62,6 +62,8 @@ UNKNOWN_ISSUER: Final = Issuer(provider="unknown")
 # The beginnings of signatures: a protobuf of Anthropic's, and a Fernet token of OpenAI's.
 _ANTHROPIC_SIGNATURE: Final = re.compile(r"E[a-zA-Z0-9+/_-]{19}")
 _OPENAI_SIGNATURE: Final = "gAAAA"
+# The ids by which pydantic-ai marks redacted reasoning.
+_REDACTED: Final = frozenset({"redacted_thinking", "redacted_content"})
 # The media types of common files, by the beginning of their base64.
 _MAGIC: Final = {
     "iVBORw0KGgo": "image/png",
@@ -299,6 +301,20 @@ def thinking(text: str, signature: str, issuer: Issuer | None) -> Thinking:
 
 def redacted(data: str, issuer: Issuer | None) -> RedactedThinking:
     return RedactedThinking(data=data, issuer=issuer or (UNSET if _ANTHROPIC_SIGNATURE.match(data) else UNKNOWN_ISSUER))
+
+
+def pydantic_ai_reasoning(text: str, signature: str, named: str, issuer: Issuer | None, path: str) -> list[Placed]:
+    """Return the reasoning of a part of pydantic-ai, whose id says that it is redacted, or names a Responses item."""
+    provider = None if issuer is None else issuer.provider
+    if named in _REDACTED and not text:
+        return [(redacted(signature, issuer), path)]
+    if issuer is not None and provider == RESPONSES and (signature or named):
+        return [(made_reasoning_item(named, [text], signature, issuer.model), path)]
+    if provider == GEMINI and signature:
+        # Gemini's signature belongs to the part after the thought.
+        thought = [(thinking(text, "", issuer), path)] if text else []
+        return [*thought, (thinking("", standard_base64(signature), issuer), f"{path}.signature")]
+    return [(thinking(text, signature, issuer), path)]
 
 
 def reasoning_item(item: Raw, model: str | None) -> Block:

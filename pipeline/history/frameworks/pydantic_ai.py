@@ -15,7 +15,7 @@ from msgspec import Raw
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Reading, cached, finish, is_list, word
-from reknit.pipeline.history.pieces import ANTHROPIC, GEMINI, RESPONSES, as_json
+from reknit.pipeline.history.pieces import ANTHROPIC, as_json
 from reknit.pipeline.history.readers.fields import Fields, arguments_object, as_list
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
@@ -29,7 +29,6 @@ _BOOKKEEPING: Final = frozenset(
         "instruction-baseline", "instruction",
     }
 )  # fmt: skip
-_REDACTED: Final = frozenset({"redacted_thinking", "redacted_content"})
 _OF_ERRORS: Final = frozenset({"failed", "retried"})
 _CUT: Final = frozenset({"incomplete", "interrupted"})
 _OF_REQUESTS: Final = ("kind", "timestamp", "run_id", "conversation_id", "state")
@@ -240,11 +239,12 @@ def _response_part(reading: Reading, part: Fields, provider: str, model: str) ->
     signature = details.take_text("thought_signature") if details is not None else ""
     if kind == "text":
         block = Text(text=part.take_text("content"))
-        part.ignore("citations")
+        if (citations := part.take("citations")) is not None and starts_with(citations, b"["):
+            part.notes.add_fix("citations_dropped", path, before=bytes(citations))
         finish(part, *_OF_PARTS)
         return parts.sealed(block, signature, path, model)
     if kind == "thinking":
-        placed = _thinking(part, issuer, model)
+        placed = _thinking(part, issuer)
     elif kind == "tool-call":
         name, called = part.take_text("tool_name"), part.take_text("tool_call_id")
         block_of_call = parts.call(reading, called, name, part.take("args"), part.at("args"))
@@ -264,19 +264,9 @@ def _response_part(reading: Reading, part: Fields, provider: str, model: str) ->
     return placed
 
 
-def _thinking(part: Fields, issuer: Issuer | None, model: str) -> list[Placed]:
+def _thinking(part: Fields, issuer: Issuer | None) -> list[Placed]:
     text, signature, named = part.take_text("content"), part.take_text("signature"), part.take_text("id")
-    if named in _REDACTED and not text:
-        return [(parts.redacted(signature, issuer), part.path)]
-    if issuer is not None and issuer.provider == RESPONSES and (signature or named):
-        return [(parts.made_reasoning_item(named, [text], signature, model), part.path)]
-    if issuer is not None and issuer.provider == GEMINI and signature:
-        # Gemini's signature belongs to the part after the thought.
-        return [
-            (parts.thinking(text, "", issuer), part.path),
-            (parts.thinking("", signature, issuer), part.at("signature")),
-        ]
-    return [(parts.thinking(text, signature, issuer), part.path)]
+    return parts.pydantic_ai_reasoning(text, signature, named, issuer, part.path)
 
 
 def _native(part: Fields, kind: str, issuer: Issuer | None) -> Unknown:

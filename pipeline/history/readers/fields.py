@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, structs
 
-from reknit.pipeline import fixes
+from reknit.pipeline import fixes, losses
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.pieces import block_path, is_whole, tool_id
 from reknit.pipeline.history.readers.rawjson import (
@@ -82,7 +82,15 @@ class Notes:
         for key, value in members.items():
             if (data := bytes(value)) not in _NOTHING:
                 place = f"{path}.{key}" if path else key
+                if key == losses.MEMBER:
+                    self._add_losses(data, place)
                 self.add_fix("field_dropped", place, f"{key}: {kind_of(value)}", before=data)
+
+    def _add_losses(self, transformations: bytes, path: str) -> None:
+        """Record what the provider of an answer left out of its request."""
+        for number, loss in enumerate(losses.losses_in(transformations)):
+            where = f" at {loss.path}" if loss.path else ""
+            self.add_fix(losses.CODE, f"{path}.{number}", f"{loss.reason}{where}")
 
 
 def with_ids(made: list[fixes.Fix], turns: Iterable[Turn]) -> list[fixes.Fix]:

@@ -43,7 +43,7 @@ MISFITS: Final = 2
 # Where msgspec says that a list does not fit.
 _INDEX: Final = re.compile(r"`\$\[(\d+)\]")
 # The types by which a result that is a single object is known for a block.
-_RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
+RESULT_BLOCKS: Final = frozenset({"text", "image", "document", "search_result", "tool_reference"})
 
 
 def reader_of(
@@ -262,7 +262,7 @@ class ContentReader(Generic[_T]):
 def _holds_blocks(value: Raw, fields: Fields, key: str) -> bool:
     """Return True if a result is made of blocks, and not some tool's own JSON."""
     if starts_with(value, b"{"):
-        return as_kind(as_object(value, "").get("type")) in _RESULT_BLOCKS
+        return as_kind(as_object(value, "").get("type")) in RESULT_BLOCKS
     if not starts_with(value, b"["):
         return False
     objects = fields.objects(key)

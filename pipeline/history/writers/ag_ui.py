@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from reknit.pipeline.history.pieces import GEMINI
-from reknit.pipeline.history.writers.base import EVERY, PYDANTIC_AI_NAMES, Holds, Members, Writer
+from reknit.pipeline.history.writers.base import EVERY, PYDANTIC_AI_NAMES, Holds, Known, Members, Writer
 from reknit.pipeline.history.writers.values import as_text, fresh_ids, is_seal, source_of
 from reknit.pipeline.model import (
     Block,
@@ -33,8 +33,8 @@ HOLDS: Final = Holds(
 )
 
 
-def _write(turns: Sequence[Turn], names: Mapping[str, str]) -> list[Members]:
-    del names
+def _write(turns: Sequence[Turn], known: Known) -> list[Members]:
+    del known
     ids = fresh_ids(turns)
     messages: list[Members] = []
     for turn in turns:

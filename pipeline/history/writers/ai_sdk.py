@@ -24,16 +24,16 @@ def reasoning_parts(block: Thinking | RedactedThinking, options: str) -> list[Me
     """Return the parts of reasoning; ``options`` is the name of the member with the provider's values."""
     provider = block.issuer.provider if isinstance(block.issuer, Issuer) else MAKER
     key = AI_SDK_NAMES.get(provider, provider)
-    if isinstance(block, RedactedThinking):
-        return [{"type": "reasoning", "text": "", options: {key: {"redactedData": block.data}}}]
     if block.own is not UNSET:
         return _of_item(block, options)
+    if isinstance(block, RedactedThinking):
+        return [{"type": "reasoning", "text": "", options: {key: {"redactedData": block.data}}}]
     if not block.signature:
         return [{"type": "reasoning", "text": block.thinking}]
     return [{"type": "reasoning", "text": block.thinking, options: {key: {"signature": block.signature}}}]
 
 
-def _of_item(block: Thinking, options: str) -> list[Members]:
+def _of_item(block: Thinking | RedactedThinking, options: str) -> list[Members]:
     """Return a part for each summary of a Responses item."""
     own = block.own.members if block.own is not UNSET else {}
     summaries = msgspec.json.decode(own.get("summary", b"[]"), type=list[dict[str, str]])

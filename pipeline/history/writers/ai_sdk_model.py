@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.writers.ai_sdk import media_type_of, reasoning_parts, seal_options
-from reknit.pipeline.history.writers.base import EVERY, Holds, Members, Writer
+from reknit.pipeline.history.writers.base import EVERY, Holds, Known, Members, Writer
 from reknit.pipeline.history.writers.values import (
     UNKNOWN_TOOL,
     as_text,
@@ -33,8 +33,8 @@ HOLDS: Final = Holds(
 )
 
 
-def _write(turns: Sequence[Turn], names: Mapping[str, str]) -> list[Members]:
-    return [message for turn in turns for message in _messages(turn, names)]
+def _write(turns: Sequence[Turn], known: Known) -> list[Members]:
+    return [message for turn in turns for message in _messages(turn, known.names)]
 
 
 def _messages(turn: Turn, names: Mapping[str, str]) -> list[Members]:

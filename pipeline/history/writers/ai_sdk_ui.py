@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Raw
 
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.writers.ai_sdk import file_url, reasoning_parts, seal_options
-from reknit.pipeline.history.writers.base import EVERY, Holds, Members, Writer
+from reknit.pipeline.history.writers.base import EVERY, Holds, Known, Members, Writer
 from reknit.pipeline.history.writers.values import as_text, fresh_ids, is_seal, is_value, only_text, source_of
 from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 
@@ -30,8 +30,8 @@ HOLDS: Final = Holds(
 )
 
 
-def _write(turns: Sequence[Turn], names: Mapping[str, str]) -> list[Members]:
-    del names
+def _write(turns: Sequence[Turn], known: Known) -> list[Members]:
+    del known
     ids = fresh_ids(turns)
     messages: list[Members] = []
     for turn in turns:

@@ -32,8 +32,11 @@ class Holds(Struct, frozen=True, kw_only=True):
     Attributes:
         items: neighbouring messages of one role stay apart: reasoning and calls are messages of their own.
         ids: the messages that can have an id.
+        uuids: such an id must be a UUID, but for that of an assistant's message.
         system: messages of the role system.
+        maker: the provider whose content the messages have; its own blocks, members and reasoning need no mark of it.
         thinkers: the providers whose reasoning it holds.
+        thoughts: the reasoning that it holds: all, with a signature, or as items of Responses.
         signers: the providers whose signatures and redacted reasoning it holds.
         issuers: the reasoning's provider; ``signed`` if only next to a signature.
         one_issuer: a message names the issuer of its reasoning, so reasoning without one gets that of its message.
@@ -41,13 +44,16 @@ class Holds(Struct, frozen=True, kw_only=True):
         seals: Gemini's signatures of texts and calls, or of calls only.
         reasoning_items: reasoning items of Responses; ``one`` if only with one summary, ``named`` if only with an id.
         native: the providers whose own blocks it holds unchanged.
+        own_types: the types of items that it knows, where these are not all of their provider's.
         native_forms: the sets of members that such a block can have; none is named where it can have any.
         own: the providers whose own members of calls, results and messages it holds.
+        refusals: the model's refusal as a part of its own.
         errors: the error flag of a result; ``text`` if only of a result without media.
         cut_calls: calls whose arguments never finished, by a mark, or by a text that is no JSON.
         cut_texts: the mark of a text that a stream never finished.
         objects: a call's input must be an object.
         media: the messages that can have images and documents.
+        documents: documents, where images are.
         sources: the forms of their sources.
         result_sources: the same in results.
         typed: a medium's type says whether it is a document, so one of audio or video is none.
@@ -60,8 +66,11 @@ class Holds(Struct, frozen=True, kw_only=True):
 
     items: bool = False
     ids: frozenset[Place] = frozenset()
+    uuids: bool = False
     system: bool = True
+    maker: str = ""
     thinkers: frozenset[str] = EVERY
+    thoughts: Literal["all", "signed", "items"] = "all"
     signers: frozenset[str] = frozenset()
     issuers: Literal["", "signed", "all"] = ""
     one_issuer: bool = False
@@ -70,12 +79,15 @@ class Holds(Struct, frozen=True, kw_only=True):
     reasoning_items: Literal["", "one", "named", "all"] = ""
     native: frozenset[str] = frozenset()
     native_forms: tuple[frozenset[str], ...] = ()
+    own_types: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
+    refusals: bool = False
     errors: Literal["", "text", "all"] = "all"
     cut_calls: Literal["", "text", "marked"] = "text"
     cut_texts: bool = False
     objects: bool = False
     media: frozenset[Place] = frozenset({"user", "assistant", "result"})
+    documents: bool = True
     sources: frozenset[Source] = frozenset({"base64", "url", "file"})
     result_sources: frozenset[Source] = frozenset({"base64", "url", "file"})
     typed: bool = True
@@ -86,24 +98,42 @@ class Holds(Struct, frozen=True, kw_only=True):
     results_at_calls: bool = False
 
 
+class Known(Struct, frozen=True):
+    """The facts of a history that are not in its messages.
+
+    Attributes:
+        names: the names of the called tools by the ids of their calls.
+        model: the model that the document names.
+    """
+
+    names: Mapping[str, str]
+    model: str | None = None
+
+
 class Writer(Struct, frozen=True, kw_only=True):
     """A shape that is written.
 
     Attributes:
         name: its name for ``to``.
+        alias: another name for ``to``.
         source: the name of the shape as which it is read again.
         forms: the form that is written, for people.
         loads: the function of the framework that loads it, for people.
         holds: the content that it has a place for.
-        write: writes turns that have nothing else; the names of the called tools are given by their calls' ids.
+        write: writes turns that have nothing else.
+        lines: the messages are the lines of a file.
+        tried: the versions of the program that have loaded such a file.
     """
 
     name: str
+    alias: str = ""
     source: str
     forms: str
     loads: str
     holds: Holds
-    write: Callable[[Sequence[Turn], Mapping[str, str]], list[Members]]
+    write: Callable[[Sequence[Turn], Known], list[Members]]
+    lines: bool = False
+    tried: str = ""
 
 
 # The providers' names in the frameworks; a provider that is not listed has the same name there.

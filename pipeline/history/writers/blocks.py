@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.call_ids import made_id
 from reknit.pipeline.history.frameworks.base import word
-from reknit.pipeline.history.pieces import GEMINI, RESPONSES, block_path, is_native, tool_id
+from reknit.pipeline.history.pieces import ANTHROPIC, GEMINI, block_path, is_native, native_type, tool_id
 from reknit.pipeline.history.readers.fields import EMPTY_OBJECT, as_object, is_cut
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.readers.tolerant import Inner, Placed
+from reknit.pipeline.history.readers.tolerant import RESULT_BLOCKS, Inner, Placed
+from reknit.pipeline.history.wrapped_inputs import object_input
 from reknit.pipeline.history.writers.base import MAKER, Holds, Place, has
 from reknit.pipeline.history.writers.values import as_json_text, as_text, is_json, is_seal, source_of
 from reknit.pipeline.model import (
@@ -33,6 +34,7 @@ from reknit.pipeline.model import (
     Turn,
     Unknown,
 )
+from reknit.pipeline.targets.signatures import issuer_of
 
 IMAGE: Final = "[Image left out]"
 DOCUMENT: Final = "[Document left out]"
@@ -46,8 +48,10 @@ _OF_ITEMS: Final = frozenset({"id", "summary", "encrypted_content", "status"})
 class Keeping:
     """Decides block by block what of a history a shape keeps."""
 
-    def __init__(self, holds: Holds) -> None:
+    def __init__(self, holds: Holds, model: str | None = None) -> None:
         self.holds = holds
+        is_makers = bool(holds.maker) and issuer_of(model) in ("", holds.maker)
+        self._model = model if is_makers else None
         self.fixes: list[Fix] = []
         # The tool of the last call without an id.
         self._unnamed = ""
@@ -105,8 +109,12 @@ class Keeping:
         """Record the members of a block that are left out."""
         if block.cache_control not in (UNSET, _NULL) and not self._has_mark(block, place):
             self.lose("cache_mark_dropped", path, block.cache_control)
-        if block.own is not UNSET and block.own.provider not in self.holds.own:
+        if block.own is not UNSET and not self._has_own(block.own):
             self._lose_own(block.own, path)
+
+    def _has_own(self, own: Own) -> bool:
+        holds = self.holds
+        return own.provider in holds.own and (not own.kind or not holds.own_types or own.kind in holds.own_types)
 
     def _has_mark(self, block: Block, place: Place) -> bool:
         cache = self.holds.cache
@@ -116,9 +124,10 @@ class Keeping:
 
     def _text(self, turn: Turn, block: Text, path: str) -> list[Placed]:
         self._members(block, path, turn.role)
-        if block.citations is not UNSET:
+        citations = block.citations if self.holds.maker == ANTHROPIC else UNSET
+        if block.citations is not citations:
             self.lose("citations_dropped", path, block.citations)
-        if block.refusal and RESPONSES not in self.holds.own:
+        if block.refusal and not self.holds.refusals:
             self.lose("refusal_as_text", path, block.text)
         if not block.text:
             return []
@@ -127,7 +136,8 @@ class Keeping:
             (
                 Text(
                     text=block.text,
-                    refusal=block.refusal and RESPONSES in self.holds.own,
+                    citations=citations,
+                    refusal=block.refusal and self.holds.refusals,
                     structured=block.structured,
                     cache_control=block.cache_control if keeps_mark else UNSET,
                 ),
@@ -140,18 +150,21 @@ class Keeping:
         holds = self.holds
         sources = holds.result_sources if place == "result" else holds.sources
         kind = str(source_of(block).get("type", ""))
-        if isinstance(block, Document) and kind == "text":
+        if isinstance(block, Document) and kind == "text" and holds.maker != ANTHROPIC:
             self.lose("document_as_text", path, block)
             heading = f"{block.title}:\n" if block.title else ""
             return Text(text=f"{heading}{source_of(block).get('data', '')}")
         stub, code = (IMAGE, "image_stubbed") if isinstance(block, Image) else (DOCUMENT, "document_stubbed")
         is_heard = holds.typed and str(source_of(block).get("media_type", "")).startswith(("audio/", "video/"))
-        if place not in holds.media or kind not in sources or is_heard:
+        is_held = isinstance(block, Image) or holds.documents
+        if place not in holds.media or not is_held or (kind not in sources and kind != "text") or is_heard:
             self.lose(code, path, block, f"{kind or 'unknown'} source")
             return Text(text=stub)
         mark = block.cache_control if self._has_mark(block, place) else UNSET
         if isinstance(block, Image):
             return Image(source=block.source, cache_control=mark)
+        if holds.maker == ANTHROPIC:
+            return replace(block, cache_control=mark, issuer=UNSET, own=UNSET)
         notes = [name for name, value in (("context", block.context), ("citations", block.citations)) if value]
         titled = holds.titles if place != "result" or holds.result_titles else ""
         titled = "" if titled == "all" and kind != "base64" else titled
@@ -168,6 +181,10 @@ class Keeping:
         holds = self.holds
         provider = MAKER if block.issuer is UNSET else block.issuer.provider
         if not has(holds.thinkers, "" if block.issuer is UNSET and not block.signature else provider):
+            self.lose("thinking_dropped", path, block)
+            return []
+        is_held = holds.thoughts == "all" or (block.own is not UNSET if holds.thoughts == "items" else block.signature)
+        if not is_held:
             self.lose("thinking_dropped", path, block)
             return []
         if block.own is not UNSET and block.own.kind:
@@ -188,17 +205,18 @@ class Keeping:
             return []
         return [(self._issued(block, path), path)]
 
-    def _has_item(self, block: Thinking) -> bool:
+    def _has_item(self, block: Thinking | RedactedThinking) -> bool:
         """Return True if the shape has a place for a reasoning item of Responses."""
         form, own = self.holds.reasoning_items, block.own
         if own is UNSET or form in {"", "all"}:
             return form == "all"
         if own.members.keys() - _OF_ITEMS:
             return False
+        is_sealed = isinstance(block, RedactedThinking) or bool(block.signature)
         summaries = len(msgspec.json.decode(own.members.get("summary", b"[]"), type=list[Raw]))
         if form == "one":
-            return summaries <= 1 and ("id" in own.members or bool(block.signature))
-        return "id" in own.members and bool(summaries or block.signature)
+            return summaries <= 1 and ("id" in own.members or is_sealed)
+        return "id" in own.members and bool(summaries or is_sealed)
 
     def _unsigned(self, block: Thinking, path: str) -> list[Placed]:
         if not block.thinking:
@@ -209,7 +227,10 @@ class Keeping:
 
     def _redacted(self, block: RedactedThinking, path: str) -> list[Placed]:
         provider = MAKER if block.issuer is UNSET else block.issuer.provider
-        if not has(self.holds.signers, provider) or block.own is not UNSET:
+        holds = self.holds
+        is_item = block.own is not UNSET
+        is_held = self._has_item(block) if is_item else has(holds.signers, provider) and holds.thoughts != "items"
+        if not is_held:
             self.lose("thinking_dropped", path, block)
             return []
         return [(self._issued(block, path), path)]
@@ -217,6 +238,8 @@ class Keeping:
     def _issued(self, block: Thinking | RedactedThinking, path: str) -> Block:
         """Return reasoning with as much of its issuer as the shape names."""
         issuer, holds = block.issuer, self.holds
+        if holds.maker and (issuer is UNSET or issuer.model is None):
+            return replace(block, issuer=Issuer(provider=holds.maker, model=self._model) if self._model else UNSET)
         signed = isinstance(block, RedactedThinking) or bool(block.signature) or block.own is not UNSET
         if issuer is UNSET:
             # The canonical form is Anthropic's.
@@ -247,9 +270,10 @@ class Keeping:
     def _call(self, block: ToolUse, path: str) -> list[Placed]:
         self._members(block, path)
         holds = self.holds
-        if block.caller is not UNSET:
+        caller = block.caller if holds.maker == ANTHROPIC else UNSET
+        if block.caller is not caller:
             self.lose("caller_dropped", path, block.caller)
-        if block.own is not UNSET and block.own.kind and block.own.provider not in holds.own:
+        if block.own is not UNSET and block.own.kind and not self._has_own(block.own):
             self.lose("tool_as_function", path, block)
         given, cut = block.input, block.incomplete
         if cut and not holds.cut_calls:
@@ -263,14 +287,14 @@ class Keeping:
             self.lose("field_dropped", path, block, "incomplete")
             cut, given = False, Raw(text.encode()) if text.lstrip().startswith("{") else EMPTY_OBJECT
         elif holds.objects and not cut and not starts_with(given, b"{"):
-            wrapped = Raw(b'{"_raw":%b}' % bytes(given)) if bytes(given) not in (b"null", b'""', b"") else EMPTY_OBJECT
+            wrapped = object_input(given)
             self.fixes.append(make("input_wrapped", path, before=given, after=wrapped, tool_id=block.id))
             given = wrapped
-        own = block.own if block.own is not UNSET and block.own.provider in holds.own else UNSET
+        own = block.own if block.own is not UNSET and self._has_own(block.own) else UNSET
         if not block.id:
             self._unnamed = block.name
         call_id = block.id or self._id_made(block, path)
-        return [(ToolUse(id=call_id, name=block.name, input=given, incomplete=cut, own=own), path)]
+        return [(ToolUse(id=call_id, name=block.name, input=given, incomplete=cut, own=own, caller=caller), path)]
 
     def _id_made(self, block: ToolUse | ToolResult, path: str) -> str:
         """Return an id for a call or a result without one. Readers of these shapes make the same."""
@@ -297,7 +321,7 @@ class Keeping:
         if is_error and (self.holds.errors == "" or (self.holds.errors == "text" and has_media)):
             self.lose("field_dropped", path, block, "is_error")
             is_error = False
-        own = block.own if block.own is not UNSET and block.own.provider in self.holds.own else UNSET
+        own = block.own if block.own is not UNSET and self._has_own(block.own) else UNSET
         call_id = block.tool_use_id or self._id_made(block, path)
         return ToolResult(tool_use_id=call_id, content=content or "", is_error=is_error, own=own)
 
@@ -305,15 +329,18 @@ class Keeping:
         kept: list[Inner] = []
         for at, part in enumerate(parts):
             place = f"{path}.content.{at}"
-            if isinstance(part, Unknown):
+            if isinstance(part, Unknown) and self.holds.maker == ANTHROPIC and part.kind in RESULT_BLOCKS:
+                kept.append(replace(part, issuer=UNSET))
+            elif isinstance(part, Unknown):
                 self.lose(
                     "native_dropped" if part.issuer is not UNSET else "unknown_dropped", place, part.raw, part.kind
                 )
             elif isinstance(part, Text):
                 self._members(part, place)
-                if part.citations is not UNSET:
+                citations = part.citations if self.holds.maker == ANTHROPIC else UNSET
+                if part.citations is not citations:
                     self.lose("citations_dropped", place, part.citations)
-                kept.append(Text(text=part.text, structured=part.structured))
+                kept.append(Text(text=part.text, structured=part.structured, citations=citations))
             else:
                 kept.append(self._medium(part, place, "result"))
         texts = [part.text for part in kept if isinstance(part, Text)]
@@ -323,16 +350,26 @@ class Keeping:
         return kept
 
     def _unknown(self, block: Unknown, path: str, role: Role) -> list[Placed]:
-        issuer = block.issuer
+        holds = self.holds
+        issuer = Issuer(provider=holds.maker) if block.issuer is UNSET and holds.maker else block.issuer
         if (
             issuer is not UNSET
-            and role == "assistant"
-            and has(self.holds.native, issuer.provider)
+            and has(holds.native, issuer.provider)
             and is_native(issuer.provider, block.kind)
+            and (role == "assistant" or self._is_users(issuer.provider, block.kind, role))
             and word(members := as_object(block.raw, path), "type") == block.kind
-            and (not self.holds.native_forms or members.keys() in self.holds.native_forms)
+            and (not holds.native_forms or members.keys() in holds.native_forms)
+            and (not holds.own_types or block.kind in holds.own_types)
         ):
-            return [(block, path)]
+            return [(replace(block, issuer=UNSET) if holds.maker else block, path)]
         code = "native_dropped" if block.issuer is not UNSET else "unknown_dropped"
         self.lose(code, path, block.raw, block.kind)
         return []
+
+    def _is_users(self, provider: str, kind: str, role: Role) -> bool:
+        """Return True if a block of the user's is one that the shape's messages of the user have."""
+        return (
+            role == "user"
+            and (self.holds.maker == provider or self.holds.items)
+            and native_type(provider, kind).turn == "user"
+        )

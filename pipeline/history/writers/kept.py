@@ -14,21 +14,28 @@ from msgspec.structs import replace
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.pieces import tool_id
 from reknit.pipeline.history.readers.tolerant import Placed
+from reknit.pipeline.history.uuids import is_uuid
 from reknit.pipeline.history.writers.base import Holds, Place
 from reknit.pipeline.history.writers.blocks import Keeping
 from reknit.pipeline.history.writers.results import at_their_calls
 from reknit.pipeline.history.writers.values import by_issuer
-from reknit.pipeline.model import Block, RedactedThinking, Role, Text, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.model import Block, RedactedThinking, Role, Text, Thinking, ToolResult, ToolUse, Turn, Unknown
 
 _THOUGHTS = (Thinking, RedactedThinking)
 
 
-def kept(turns: Sequence[Turn], holds: Holds) -> tuple[list[Turn], list[Fix]]:
-    """Return the turns that a shape holds, one for each message, and a fix for everything that is left out."""
-    keeping = Keeping(holds)
+def kept(turns: Sequence[Turn], holds: Holds, model: str | None = None) -> tuple[list[Turn], list[Fix]]:
+    """Return the turns that a shape holds, one for each message, and a fix for everything that is left out.
+
+    Args:
+        turns: of a history.
+        holds: the content that the shape has a place for.
+        model: that the history names. Reasoning that names no model has it in a shape of one provider.
+    """
+    keeping = Keeping(holds, model)
     messages = [message for turn in turns for message in _by_role(turn, keeping)]
     if not holds.items:
-        messages = _joined(messages)
+        messages = _joined(messages, holds)
     if holds.one_issuer:
         messages = [_with_issuer(message) for message in messages]
     if holds.results_at_calls:
@@ -68,8 +75,11 @@ def turn_of(turn: Turn, placed: Sequence[Placed]) -> Turn:
     return replace(turn, blocks=blocks, paths=paths)
 
 
-def _joined(messages: Sequence[Turn]) -> list[Turn]:
-    """Join what one message of the model was: items of Responses, and reasoning that is a message of its own."""
+def _joined(messages: Sequence[Turn], holds: Holds) -> list[Turn]:
+    """Join what one message of the model was: items of Responses, and reasoning that is a message of its own.
+
+    Claude Code takes a call for one without a result if another message of the model's follows it (2.1.332).
+    """
     joined: list[Turn] = []
     for message in messages:
         last = joined[-1] if joined else None
@@ -77,7 +87,8 @@ def _joined(messages: Sequence[Turn]) -> list[Turn]:
             joined.append(message)
             continue
         is_thought = all(isinstance(block, _THOUGHTS) for block in last.blocks)
-        if not (is_thought or (last.root == message.root == "input")):
+        is_open = bool(holds.maker) and any(isinstance(block, ToolUse) for block in last.blocks)
+        if not (is_thought or is_open or (last.root == message.root == "input")):
             joined.append(message)
             continue
         paths = (*cast("tuple[str, ...]", last.paths), *cast("tuple[str, ...]", message.paths))
@@ -106,11 +117,23 @@ def _with_marks(message: Turn, keeping: Keeping, known: set[str]) -> Turn:
         incomplete = False
     named = message.id
     # Frameworks take a message with the id of an earlier one for a new version of it.
-    if named and (place_of(message) not in holds.ids or named in known):
+    if named and (not _has_id(message, holds) or named in known):
         # The ids of calls stay; the id of an item says nothing where there are no items.
-        if not (message.root == "input" and all(tool_id(block) for block in message.blocks)):
+        if not (message.root == "input" and (_is_items(message, holds) or all(map(tool_id, message.blocks)))):
             keeping.lose("field_dropped", f"{message.place}.id", named, f"id: {named}")
         named = None
     known.update([named] if named else [])
     own = message.own if message.own is not UNSET and message.own.provider in holds.own else UNSET
     return replace(message, id=named, incomplete=incomplete, own=own)
+
+
+def _has_id(message: Turn, holds: Holds) -> bool:
+    """Return True if a shape has a place for the id of a message."""
+    place = place_of(message)
+    return place in holds.ids and (not holds.uuids or place == "assistant" or is_uuid(message.id or ""))
+
+
+def _is_items(message: Turn, holds: Holds) -> bool:
+    """Return True if the id of a message is written with an item's own members."""
+    owns = [each.own for each in (message, *message.blocks) if not isinstance(each, Unknown) and each.own is not UNSET]
+    return any(own.provider in holds.own and "id" in own.members for own in owns)

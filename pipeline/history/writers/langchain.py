@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from reknit.pipeline.history.pieces import CONVERSE
-from reknit.pipeline.history.writers.base import EVERY, LANGCHAIN_NAMES, Holds, Members, Writer
+from reknit.pipeline.history.writers.base import EVERY, LANGCHAIN_NAMES, Holds, Known, Members, Writer
 from reknit.pipeline.history.writers.values import as_text, by_issuer, is_seal, source_of
 from reknit.pipeline.model import (
     Block,
@@ -43,8 +43,8 @@ HOLDS: Final = Holds(
 )
 
 
-def _write(turns: Sequence[Turn], names: Mapping[str, str]) -> list[Members]:
-    return [message for turn in turns for message in _messages(turn, names)]
+def _write(turns: Sequence[Turn], known: Known) -> list[Members]:
+    return [message for turn in turns for message in _messages(turn, known.names)]
 
 
 def _messages(turn: Turn, names: Mapping[str, str]) -> list[Members]:
@@ -169,6 +169,8 @@ def _block(block: Block) -> Members:
         case Thinking():
             return _thinking(block)
         case RedactedThinking():
+            if block.own is not UNSET:
+                return {"type": "reasoning", **block.own.members}
             if isinstance(block.issuer, Issuer) and block.issuer.provider == CONVERSE:
                 return {"type": "reasoning_content", "reasoning_content": {"redacted_content": block.data}}
             return {"type": "redacted_thinking", "data": block.data}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Raw
 
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.writers.base import Holds, Members, Writer
+from reknit.pipeline.history.writers.base import Holds, Known, Members, Writer
 from reknit.pipeline.history.writers.values import as_text, is_value, only_text, source_of
 from reknit.pipeline.model import Block, Document, Image, Text, Thinking, ToolResult, ToolUse, Turn
 
 HOLDS: Final = Holds(errors="", cut_texts=True)
 
 
-def _write(turns: Sequence[Turn], names: Mapping[str, str]) -> list[Members]:
-    del names
+def _write(turns: Sequence[Turn], known: Known) -> list[Members]:
+    del known
     messages: list[Members] = []
     for turn in turns:
         first = len(messages)

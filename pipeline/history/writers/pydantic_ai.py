@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 
 from reknit.pipeline.history.pieces import ANTHROPIC
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.writers.base import EVERY, PYDANTIC_AI_NAMES, Holds, Members, Writer
+from reknit.pipeline.history.writers.base import EVERY, PYDANTIC_AI_NAMES, Holds, Known, Members, Writer
 from reknit.pipeline.history.writers.values import (
     UNKNOWN_TOOL,
     as_text,
@@ -55,13 +55,13 @@ HOLDS: Final = Holds(
 )
 
 
-def _write(turns: Sequence[Turn], names: Mapping[str, str]) -> list[Members]:
+def _write(turns: Sequence[Turn], known: Known) -> list[Members]:
     messages: list[Members] = []
     for turn in turns:
         if turn.role == "assistant":
             messages += _responses(turn)
             continue
-        parts = _request_parts(turn, names)
+        parts = _request_parts(turn, known.names)
         before = messages[-1] if messages else None
         if before is not None and before["kind"] == "request" and before["parts"][-1]["part_kind"] == "system-prompt":
             before["parts"] += parts
@@ -195,13 +195,14 @@ def _thinking(block: Thinking | RedactedThinking) -> Members:
     members: Members = {"part_kind": "thinking"}
     if isinstance(issuer, Issuer):
         members["provider_name"] = PYDANTIC_AI_NAMES.get(issuer.provider, issuer.provider)
-    if isinstance(block, RedactedThinking):
-        return members | {"content": "", "id": "redacted_thinking", "signature": block.data}
-    members["content"] = block.thinking
+    text, signature = ("", block.data) if isinstance(block, RedactedThinking) else (block.thinking, block.signature)
+    members["content"] = text
+    if block.own is UNSET and isinstance(block, RedactedThinking):
+        members["id"] = "redacted_thinking"
     if block.own is not UNSET and (named := block.own.members.get("id")) is not None:
         members["id"] = named
-    if block.signature:
-        members["signature"] = block.signature
+    if signature:
+        members["signature"] = signature
     return members
 
 

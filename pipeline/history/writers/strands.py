@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Raw
 
 from reknit.pipeline.history.pieces import CONVERSE
-from reknit.pipeline.history.writers.base import Holds, Members, Writer
+from reknit.pipeline.history.writers.base import Holds, Known, Members, Writer
 from reknit.pipeline.history.writers.values import is_value, only_text, source_of
 from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.providers.bedrock_converse.wire import FORMATS
@@ -27,8 +27,8 @@ HOLDS: Final = Holds(
 )
 
 
-def _write(turns: Sequence[Turn], names: Mapping[str, str]) -> list[Members]:
-    del names
+def _write(turns: Sequence[Turn], known: Known) -> list[Members]:
+    del known
     return [
         {
             "message": {"role": turn.role, "content": [_block(block) for block in turn.blocks]},

@@ -124,6 +124,16 @@ def _repaired_part(fields: Fields) -> list[Placed]:
     return [(block if isinstance(block, INNER) else whole, path) for block, path in _repaired(fields)]
 
 
+def part_without_type(fields: Fields) -> list[Placed] | None:
+    """Return the blocks of a part of Converse, which has a key in place of a type; None for any other part.
+
+    Programs pass such parts on inside of messages of another shape.
+    """
+    if "json" in fields:
+        return _repaired_part(fields)
+    return None if fields.keys().isdisjoint(wire.BLOCK_KEYS) else _repaired(fields)
+
+
 _PARTS: Final = ContentReader[wire.Part](wire.Part, _placed_part, _repaired_part)
 
 

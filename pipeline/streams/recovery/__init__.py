@@ -52,6 +52,7 @@ from reknit.pipeline.streams.recovery.complete import (
 from reknit.pipeline.streams.recovery.memory import Context, Input, MessageState, input_of, is_another
 from reknit.pipeline.streams.recovery.out_of_band import show_aside
 from reknit.pipeline.streams.recovery.run_end import end_run, report_result, start_run, sum_up
+from reknit.pipeline.streams.recovery.unwrapping import streamed_inputs, with_values
 from reknit.topics.items import Item, ItemDelta
 
 # An action takes the events of the inputs that lead to it, and no others.
@@ -259,7 +260,11 @@ class Machine:
         state, action = transition(memory.state, given)
         if action not in _COUNT_FOR_THEMSELVES:
             memory.trace.count_event(event)
-        items = action(self._context, event)
+        if not self._context.wrapped:
+            items = action(self._context, event)
+        else:
+            streamed = streamed_inputs(self._context)
+            items = with_values(action(self._context, event), streamed, self._context)
         memory.state = state
         return items
 

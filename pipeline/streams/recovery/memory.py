@@ -229,6 +229,7 @@ class Context(Struct, frozen=True, kw_only=True):
     ``records``: finished turns and fixes are kept for the log. ``issuer`` is the provider's name, for reasoning in the
     log; ``""`` if complete messages have everything. ``excerpt`` is how much of each end of a run's text a diagnosis
     keeps, in code points. ``transcribed``: the program has a transcript, with which the shown blocks are compared.
+    ``wrapped`` are the names of the tools that accept no object.
     """
 
     memory: Memory
@@ -238,6 +239,7 @@ class Context(Struct, frozen=True, kw_only=True):
     issuer: str = ""
     excerpt: int = EXCERPT
     transcribed: bool = False
+    wrapped: frozenset[str] = frozenset()
 
     @property
     def message(self) -> Message:

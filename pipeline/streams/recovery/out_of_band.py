@@ -57,7 +57,7 @@ def _note_fix(context: Context, event: Rewritten) -> list[Item]:
     block = context.memory.message.block_at(event.index) if context.memory.message else None
     fix = Fix(
         code=event.code,
-        path="" if block is None else block.item_id,
+        path=event.path if block is None else block.item_id,
         lossless=FIXES[event.code].lossless,
         target=context.issuer,
         detail=event.detail,

@@ -15,20 +15,21 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Self, TypeVar
 
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.viewer.index.batch import Batch
-from reknit.pipeline.viewer.index.entries import FORGOTTEN, LETTERS, Entry, place_number, recount
+from reknit.pipeline.viewer.index.entries import ADDING, FORGOTTEN, LETTERS, Entry, place_number, recount
 from reknit.topics import DAY_MS, MARKER_DAYS, SESSION_ITEMS
 
-_VERSION = 1
+_VERSION = 2
 ITEMS: Final = place_number(SESSION_ITEMS, 0, 0)
 
 _TABLES = """
@@ -40,7 +41,8 @@ _TABLES = """
     CREATE TABLE sessions (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, first_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL,
         turns INTEGER NOT NULL DEFAULT 0, requests INTEGER NOT NULL DEFAULT 0, fixes INTEGER NOT NULL DEFAULT 0,
-        lossy INTEGER NOT NULL DEFAULT 0, letters INTEGER NOT NULL DEFAULT 0, rejections INTEGER NOT NULL DEFAULT 0
+        lossy INTEGER NOT NULL DEFAULT 0, letters INTEGER NOT NULL DEFAULT 0, rejections INTEGER NOT NULL DEFAULT 0,
+        added INTEGER NOT NULL DEFAULT 0
     );
     CREATE INDEX sessions_latest ON sessions (last_ms, id);
     CREATE INDEX sessions_first ON sessions (first_ms);
@@ -77,8 +79,35 @@ _TABLES = """
 _MORE = f"""
     CREATE INDEX entries_letter ON entries (time_ms) WHERE kind IN {LETTERS};
     CREATE INDEX entries_items ON entries (session) WHERE place >= {ITEMS};
-    PRAGMA user_version = {_VERSION};
 """
+# The sums over all sessions with a name, in one row. Triggers update it, so a list reads it without a scan.
+_SUMMED = ("turns", "requests", "fixes", "lossy", "added", "letters", "rejections")
+_SUM = ", ".join(f"coalesce(sum({name}), 0)" for name in _SUMMED)
+_SUMS = f"""
+    CREATE TABLE sums (sessions INTEGER NOT NULL, {", ".join(f"{name} INTEGER NOT NULL" for name in _SUMMED)});
+    INSERT INTO sums SELECT count(*), {_SUM} FROM sessions WHERE name <> '';
+    CREATE TRIGGER sums_insert AFTER INSERT ON sessions WHEN NEW.name <> '' BEGIN
+        UPDATE sums SET sessions = sessions + 1, {", ".join(f"{name} = {name} + NEW.{name}" for name in _SUMMED)};
+    END;
+    CREATE TRIGGER sums_update AFTER UPDATE ON sessions WHEN NEW.name <> '' BEGIN
+        UPDATE sums SET {", ".join(f"{name} = {name} + NEW.{name} - OLD.{name}" for name in _SUMMED)};
+    END;
+    CREATE TRIGGER sums_delete AFTER DELETE ON sessions WHEN OLD.name <> '' BEGIN
+        UPDATE sums SET sessions = sessions - 1, {", ".join(f"{name} = {name} - OLD.{name}" for name in _SUMMED)};
+    END;
+    PRAGMA user_version = {_VERSION};
+"""  # noqa: S608  constant texts
+# Version 1 had neither the sums nor the fixes that added content.
+_IS_ADDING = f"code IN ({', '.join(repr(code) for code in sorted(ADDING))})"
+_FROM_1 = f"""
+    ALTER TABLE sessions ADD COLUMN added INTEGER NOT NULL DEFAULT 0;
+    UPDATE sessions SET added = (
+        SELECT count(*) FROM entries AS e
+        WHERE e.session = sessions.id AND kind = 'fix' AND severity = 'lossy' AND {_IS_ADDING}
+    ) WHERE lossy > 0;
+    INSERT OR IGNORE INTO facets SELECT 'severity', iif({_IS_ADDING}, 'added', 'lost'), session FROM entries
+    WHERE kind = 'fix' AND severity = 'lossy' AND session IN (SELECT id FROM sessions WHERE lossy > 0);
+"""  # noqa: S608  constant texts
 # Tables that an index of an earlier build lacks. ``newest`` has the time of a topic's newest record, ``losses`` the
 # offsets of inputs that retention removed before they were processed.
 _ADDED = """
@@ -115,6 +144,11 @@ def _readable(path: Path) -> Iterator[None]:
         else:
             words = f"{path} is damaged, or no index ({error}). Start once with --rebuild to fill it from the topics."
         raise IndexFileError("index_damaged", words) from error
+
+
+# How long a computed value is used while the index does not change, and the maximum number of values.
+_REMEMBERED_SECONDS, _MOST_REMEMBERED = 60.0, 100
+T = TypeVar("T")
 
 
 class StoppedError(Exception):
@@ -174,6 +208,28 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._own = threading.local()
+        self._revision = 0
+        self._remembered: dict[Hashable, tuple[int, float, Any]] = {}
+
+    def changed(self) -> None:
+        """Note that the index has changed, so what is remembered is computed again."""
+        self._revision += 1
+
+    def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return a value that depends on the index alone; it is computed again after a change of the index.
+
+        A search with a relative time has another result later, so no value is older than a minute.
+        """
+        revision, now = self._revision, time.monotonic()
+        known = self._remembered.get(key)
+        if known is not None and known[0] == revision and now - known[1] < _REMEMBERED_SECONDS:
+            found: T = known[2]
+            return found
+        found = compute()
+        if len(self._remembered) >= _MOST_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[key] = revision, now, found
+        return found
 
     def rows(self, sql: str, *given: object) -> list[Any]:
         with self._reading() as connection:
@@ -188,12 +244,15 @@ class Reader:
 
     @contextmanager
     def consistent(self) -> Iterator[None]:
-        """Let all reads of this thread in the block see the index in one state.
+        """Let all reads of this thread in the block see the index in one state. Blocks can be nested.
 
         The index makes one record of an item's pieces when the item ends. Two reads with such a write between them
         could miss both the pieces and that record.
         """
         with self._reading() as connection:
+            if connection.in_transaction:
+                yield
+                return
             connection.execute("BEGIN")
             try:
                 yield
@@ -439,6 +498,7 @@ class Index:
                 self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
+            self.reader.changed()
 
 
 def _digest(session: str) -> bytes:
@@ -460,10 +520,10 @@ def _bind(connection: sqlite3.Connection, path: Path, about: Mapping[str, str]) 
     """Make the tables of a new file; refuse one that was filled from elsewhere."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        connection.executescript(f"BEGIN; {_TABLES} {_ADDED} {_MORE} COMMIT;")
+        connection.executescript(f"BEGIN; {_TABLES} {_ADDED} {_MORE} {_SUMS} COMMIT;")
         connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
         return
-    if version != _VERSION:
+    if version not in {1, _VERSION}:
         raise IndexFileError(
             "index_version", f"{path} has format {version}, this build {_VERSION}. Start once with --rebuild."
         )
@@ -476,3 +536,5 @@ def _bind(connection: sqlite3.Connection, path: Path, about: Mapping[str, str]) 
                 "once with --rebuild.",
             )
     connection.executescript(_ADDED)
+    if version == 1:
+        connection.executescript(f"BEGIN; {_FROM_1} {_SUMS} COMMIT;")

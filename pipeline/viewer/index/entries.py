@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 import cramjam
 from msgspec import Struct
 
+from reknit.pipeline.changes import loss_of
+from reknit.pipeline.fixes import FIXES
 from reknit.topics import (
     AGENT_TURNS,
     DEAD_LETTERS,
@@ -183,21 +185,29 @@ TOLD_OF_ITEMS: Final = frozenset({"promoted", "retracted", "incomplete", "doubtf
 _FOUND_BY: Final = frozenset({"fix", "request", "turn/diagnosis", "answered", "answer", "unreadable", *LETTERS})
 
 # The counters of a session's row, and the increments by a record of a kind.
-NUMBERS: Final = ("turns", "requests", "fixes", "lossy", "letters", "rejections")
+NUMBERS: Final = ("turns", "requests", "fixes", "lossy", "letters", "rejections", "added")
 _ADDS: Final[dict[tuple[str, str], tuple[int, ...]]] = {
-    ("turn", ""): (1, 0, 0, 0, 0, 0),
-    ("request", ""): (0, 1, 0, 0, 0, 0),
-    ("fix", "lossy"): (0, 0, 1, 1, 0, 0),
-    ("fix", "lossless"): (0, 0, 1, 0, 0, 0),
-    ("fix", "observed"): (0, 0, 0, 0, 0, 0),
-    ("letter", ""): (0, 0, 0, 0, 1, 0),
-    ("refused", ""): (0, 0, 0, 0, 1, 0),
-    ("rejection", ""): (0, 0, 0, 0, 0, 1),
+    ("turn", ""): (1, 0, 0, 0, 0, 0, 0),
+    ("request", ""): (0, 1, 0, 0, 0, 0, 0),
+    ("fix", "lost"): (0, 0, 1, 1, 0, 0, 0),
+    ("fix", "added"): (0, 0, 1, 1, 0, 0, 1),
+    ("fix", "lossless"): (0, 0, 1, 0, 0, 0, 0),
+    ("fix", "observed"): (0, 0, 0, 0, 0, 0, 0),
+    ("letter", ""): (0, 0, 0, 0, 1, 0, 0),
+    ("refused", ""): (0, 0, 0, 0, 1, 0, 0),
+    ("rejection", ""): (0, 0, 0, 0, 0, 1, 0),
 }
-_NOTHING: Final = (0, 0, 0, 0, 0, 0)
+_NOTHING: Final = (0,) * len(NUMBERS)
+# The fixes whose loss is an addition.
+ADDING: Final = frozenset(code for code, fix in FIXES.items() if fix.fate == "synthesised")
 # A restored history counts as many turns as it has messages.
-_RESTORED: Final = "restored"
+RESTORED: Final = "restored"
 PARKED_FACET: Final = ("is", "parked")
+
+
+def loss_or(severity: str, code: str) -> str:
+    """Return ``lost`` or ``added`` for a lossy fix, by its code; any other severity unchanged."""
+    return loss_of(code, lossless=False, observed=False) if severity == "lossy" else severity
 
 
 def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -> Iterator[tuple[str, str]]:
@@ -214,6 +224,8 @@ def facets_of(kind: str, code: str, target: str, severity: str, producer: str) -
         yield "target", target
     if severity:
         yield "severity", severity
+    if severity == "lossy":
+        yield "severity", loss_or(severity, code)
     if kind in LETTERS:
         yield "is", "rejected" if kind == "rejection" else "letter"
 
@@ -232,10 +244,11 @@ class Sum:
 
     def include(self, entry: Entry) -> None:
         kind = entry.kind
-        if (kind, entry.severity) in _ADDS:
-            for at, added in enumerate(_ADDS[kind, entry.severity]):
+        counted = kind, loss_or(entry.severity, entry.code)
+        if counted in _ADDS:
+            for at, added in enumerate(_ADDS[counted]):
                 self.numbers[at] += added
-        elif kind == _RESTORED:
+        elif kind == RESTORED:
             self.numbers[0] += entry.turn
         self.facets.update(facets_of(kind, entry.code, entry.target, entry.severity, entry.producer))
 
@@ -259,9 +272,9 @@ def recount(connection: sqlite3.Connection, sessions: Iterable[int]) -> None:
             continue
         total, facets = [0] * len(NUMBERS), set[tuple[str, str]]()
         for kind, code, target, severity, producer, count, turns, _ in rows:
-            for at, added in enumerate(_ADDS.get((kind, severity), _NOTHING)):
+            for at, added in enumerate(_ADDS.get((kind, loss_or(severity, code)), _NOTHING)):
                 total[at] += added * count
-            total[0] += turns if kind == _RESTORED else 0
+            total[0] += turns if kind == RESTORED else 0
             facets.update(facets_of(kind, code, target, severity, producer))
         connection.execute(
             "DELETE FROM facets WHERE session = ? AND NOT (kind = 'is' AND value = 'parked')", (session,)

@@ -76,13 +76,17 @@ class Follower:
         config: the cluster and the prefix.
         index: receives the entries.
         look_seconds: the interval of checks of the topics' beginnings and of their existence.
+        topics: the topics to follow, of those that an index can have.
 
     Attributes:
         subscribers: called on the event loop with the entries of each batch once they are written, values included.
     """
 
-    def __init__(self, config: Config, index: Index, look_seconds: float = 30.0) -> None:
+    def __init__(
+        self, config: Config, index: Index, look_seconds: float = 30.0, topics: Sequence[str] = FOLLOWED
+    ) -> None:
         self._look_seconds = look_seconds
+        self._topics = tuple(topics)
         self.subscribers: set[Subscriber] = set()
         self._config = config
         self._index = index
@@ -159,7 +163,8 @@ class Follower:
             entries = [entry_of(topic, record) for topic, records in found for record in records]
             return self._index.write(entries, after)
 
-        if found or after != self._index.positions:
+        # The index can have positions of further topics.
+        if found or not after.items() <= self._index.positions.items():
             new = await asyncio.to_thread(write)
             for subscriber in tuple(self.subscribers):
                 subscriber(new)
@@ -178,8 +183,8 @@ class Follower:
     async def _look(self, consumer: AIOKafkaConsumer, known: dict[TopicPartition, str]) -> dict[TopicPartition, str]:
         """Which partitions there are, where they begin now, and what of the index is thereby gone."""
         there = await every_place(consumer)
-        places = {place: topic for topic in FOLLOWED for place in there.get(self._name_of(topic), ())}
-        self._missing = tuple(name for name in map(self._name_of, FOLLOWED) if not there.get(name))
+        places = {place: topic for topic in self._topics for place in there.get(self._name_of(topic), ())}
+        self._missing = tuple(name for name in map(self._name_of, self._topics) if not there.get(name))
         if not places:
             return {}
         positions = self._index.positions

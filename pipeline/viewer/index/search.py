@@ -25,7 +25,8 @@ SORTS: Final = {
     "turns": "turns",
     "requests": "requests",
     "fixes": "fixes",
-    "lossy": "lossy",
+    "lost": "lossy - added",
+    "added": "added",
     "letters": "letters + rejections",
 }
 # A word as the index sees it.

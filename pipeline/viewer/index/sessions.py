@@ -7,14 +7,15 @@ and for words the newest matches first. Every search ends after N rows and retur
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
 
 from reknit.pipeline.viewer.index import Reader
-from reknit.pipeline.viewer.index.entries import COMPLETED, TOLD_OF_ITEMS
+from reknit.pipeline.viewer.index.entries import COMPLETED, TOLD_OF_ITEMS, record_at
 from reknit.pipeline.viewer.index.numbers import read_cursor
 from reknit.pipeline.viewer.index.search import SORTS, Search, match_of, milliseconds
 
@@ -23,11 +24,13 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     """A session in a list.
 
     Attributes:
+        lossy: the fixes that lost or added content; ``added`` are those that added some.
         letters: all dead letters, rejected requests (``rejections``) included.
         marks: the codes of its items that differ from their stream (``TOLD_OF_ITEMS``).
         model: the model that the session named at its beginning.
         first_words: the beginning of the first user turn, or of the first text of a session without turns.
         excerpt: the text around the found words, each between U+0002 and U+0003.
+        hit: the number of the entry that has these words.
     """
 
     name: str
@@ -39,12 +42,25 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     lossy: int
     letters: int
     rejections: int
+    added: int
     parked: bool = False
     targets: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     model: str = ""
     first_words: str = ""
     excerpt: str = ""
+    hit: int = 0
+
+    @property
+    def lost(self) -> int:
+        """The fixes that lost content."""
+        return self.lossy - self.added
+
+    @property
+    def hit_place(self) -> str:
+        """The place of the entry that has the found words, as headers name it."""
+        topic, partition, offset = record_at(self.hit)
+        return f"{topic}/{partition}/{offset}"
 
     @property
     def seconds(self) -> float:
@@ -60,8 +76,14 @@ class Totals(Struct, frozen=True, kw_only=True):
     requests: int
     fixes: int
     lossy: int
+    added: int
     letters: int
     bounded: bool
+
+    @property
+    def lost(self) -> int:
+        """The fixes that lost content."""
+        return self.lossy - self.added
 
 
 class Page(Struct, frozen=True):
@@ -71,7 +93,7 @@ class Page(Struct, frozen=True):
     after: str
 
 
-_COLUMNS: Final = "id, name, first_ms, last_ms, turns, requests, fixes, lossy, letters, rejections"
+_COLUMNS: Final = "id, name, first_ms, last_ms, turns, requests, fixes, lossy, letters, rejections, added"
 # Sessions up to which all that have a facet are looked at and sorted; beyond, all there are, newest first.
 _FEW = 2000
 # Of these the newest match of words is looked up one by one, where all matches would be too many.
@@ -125,14 +147,35 @@ def _sorted(reader: Reader, search: Search, begin: tuple[int, int], limit: int) 
 
 
 def totals(reader: Reader, search: Search) -> Totals:
-    """Return the sums over the sessions that fit, words aside; over the newest 20,000, if these are more."""
+    """Return the sums over the sessions that fit, words aside; of a search over the newest 20,000, if these are more.
+
+    The index has the sums over all sessions. Those of a search are computed again after a change of the index.
+    """
+    search = structs.replace(search, words="", sort="")
+    if search == Search():
+        (found,) = reader.rows(f"SELECT sessions, {', '.join(_SUMMED)}, letters + rejections FROM sums")  # noqa: S608  constant text
+        return _totals(found)
+    return reader.remembered(search, lambda: _totals_of(reader, search))
+
+
+_SUMMED: Final = ("turns", "requests", "fixes", "lossy", "added")
+
+
+def _totals_of(reader: Reader, search: Search) -> Totals:
     where, given = _conditions(search)
     source = f"SELECT * FROM sessions AS s WHERE {where} ORDER BY last_ms DESC, id DESC LIMIT ?"  # noqa: S608  constant texts
-    sums = "count(*), sum(turns), sum(requests), sum(fixes), sum(lossy), sum(letters + rejections)"
-    (found,) = reader.rows(f"SELECT {sums} FROM ({source})", *given, _MOST + 1)  # noqa: S608  constant texts
-    names = ("sessions", "turns", "requests", "fixes", "lossy", "letters")
+    sums = ", ".join(f"sum({name})" for name in _SUMMED)
+    sql = f"SELECT count(*), {sums}, sum(letters + rejections) FROM ({source})"  # noqa: S608  constant texts
+    (found,) = reader.rows(sql, *given, _MOST + 1)
+    totals = _totals(found)
+    is_bounded = totals.sessions > _MOST
+    return structs.replace(totals, sessions=min(totals.sessions, _MOST), bounded=is_bounded)
+
+
+def _totals(found: Sequence[int | None]) -> Totals:
+    names = ("sessions", *_SUMMED, "letters")
     counted = {name: count or 0 for name, count in zip(names, found, strict=True)}
-    return Totals(**counted | {"sessions": min(counted["sessions"], _MOST)}, bounded=counted["sessions"] > _MOST)
+    return Totals(**counted, bounded=False)
 
 
 def _few(reader: Reader, search: Search, most: int) -> tuple[str, list[Any]] | None:
@@ -183,6 +226,7 @@ def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
     by_session: dict[int, list[tuple[str, str]]] = {}
     for id_, kind, value in facets:
         by_session.setdefault(id_, []).append((kind, value))
+    beginnings = _beginnings(reader, [row[0] for row in rows])
     found = []
     for id_, *values in rows:
         own = by_session.get(id_, [])
@@ -191,17 +235,27 @@ def _session_rows(reader: Reader, rows: Sequence[Any]) -> list[SessionRow]:
         known = dict(zip(SessionRow.__struct_fields__, values, strict=False))
         # As everywhere, a rejection is a dead letter too; the index keeps the two apart.
         known["letters"] += known["rejections"]
-        model, words = _beginning(reader, id_)
+        model, words = beginnings.get(id_, ("", ""))
         known |= {"model": model, "first_words": words}
         found.append(SessionRow(**known, parked=("is", "parked") in own, targets=targets, marks=marks))
     return found
 
 
-def _beginning(reader: Reader, id_: int) -> tuple[str, str]:
-    """Return the model and the first words of a session."""
+def _beginnings(reader: Reader, ids: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Return the model and the first words of sessions."""
     rows = reader.rows(
-        "SELECT kind, role, summary FROM entries WHERE session = ? ORDER BY time_ms, place LIMIT ?", id_, _FIRST
+        # For each session its own index is read up to the limit.
+        "SELECT e.session, e.kind, e.role, e.summary FROM json_each(?) AS wanted CROSS JOIN entries AS e ON e.place IN "
+        "(SELECT place FROM entries WHERE session = wanted.value ORDER BY time_ms, place LIMIT ?) "
+        "ORDER BY e.session, e.time_ms, e.place",
+        _json(ids),
+        _FIRST,
     )
+    return {id_: _beginning([row[1:] for row in own]) for id_, own in groupby(rows, key=itemgetter(0))}
+
+
+def _beginning(rows: Sequence[tuple[str, str, str]]) -> tuple[str, str]:
+    """Return the model and the first words in the first entries of a session: kinds, roles and summaries."""
     model = next((summary for kind, _, summary in rows if kind == "opened"), "")
     asked = [summary for kind, role, summary in rows if kind == "turn" and role == "user" and summary]
     said = [summary for kind, _, summary in rows if kind in {"turn", "restored", COMPLETED} and summary]
@@ -250,18 +304,19 @@ def _with_excerpts(reader: Reader, wanted: str, found: Sequence[tuple[int, Any]]
         return []
     numbers = [number for number, _ in found]
     # One walk through the matches that were read already, and not one for each row.
-    excerpts = dict(
-        reader.rows(
-            "SELECT rowid, snippet(words, 2, char(2), char(3), '…', 24) FROM words WHERE words MATCH ? "
+    found_at = {
+        number: {"hit": place, "excerpt": excerpt}
+        for number, place, excerpt in reader.rows(
+            "SELECT rowid, place, snippet(words, 2, char(2), char(3), '…', 24) FROM words WHERE words MATCH ? "
             "AND rowid >= ? AND rowid <= ? AND +rowid IN (SELECT value FROM json_each(?))",
             wanted,
             min(numbers),
             max(numbers),
             _json(numbers),
         )
-    )
+    }
     rows = _session_rows(reader, [row for _, row in found])
-    return [structs.replace(row, excerpt=excerpts[number]) for number, row in zip(numbers, rows, strict=True)]
+    return [structs.replace(row, **found_at[number]) for number, row in zip(numbers, rows, strict=True)]
 
 
 def _newest(reader: Reader) -> int:

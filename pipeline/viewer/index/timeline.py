@@ -15,6 +15,7 @@ from reknit.pipeline.viewer.index.entries import (
     LETTERS,
     OFFSETS,
     PARTITIONS,
+    RESTORED,
     Entry,
     delta_entry,
     place_number,
@@ -118,6 +119,23 @@ def found_words(reader: Reader, name: str, words: str, kinds: Collection[str], l
     return _entries(rows)[::-1]
 
 
+def turn_at(reader: Reader, name: str, number: int) -> Entry | None:
+    """Return the entry with a session's turn of this number, from 1 on; a restored history has as many as messages."""
+    rows = reader.rows(
+        f"SELECT place FROM (SELECT e.place, e.time_ms, sum(CASE e.kind WHEN '{RESTORED}' THEN e.turn ELSE 1 END) "  # noqa: S608  constant texts
+        "OVER (ORDER BY e.time_ms, e.place) AS turns FROM sessions AS s CROSS JOIN entries AS e ON e.session = s.id "
+        f"WHERE s.name = ? AND e.kind IN ('turn', '{RESTORED}')) WHERE turns >= ? ORDER BY turns LIMIT 1",
+        name,
+        number,
+    )
+    return entry_numbered(reader, rows[0][0]) if rows else None
+
+
+def entry_numbered(reader: Reader, number: int) -> Entry | None:
+    """The entry with this number."""
+    return next(iter(_entries(reader.rows(f"{_OF_ALL} WHERE e.place = ?", number))), None)
+
+
 def _only(kinds: Collection[str], target: str) -> tuple[str, list[str]]:
     condition = f"e.kind IN ({', '.join('?' * len(kinds))})" if kinds else _HIDDEN
     return (f"{condition} AND e.target = ?", [*kinds, target]) if target else (condition, [*kinds])
@@ -134,7 +152,7 @@ def request(reader: Reader, name: str, request_id: str) -> Entry | None:
 
 def entry_at(reader: Reader, place: str) -> Entry | None:
     """The entry of a record, by its place as headers name it."""
-    return next(iter(_entries(reader.rows(f"{_OF_ALL} WHERE e.place = ?", place_number(*read_place(place))))), None)
+    return entry_numbered(reader, place_number(*read_place(place)))
 
 
 def led_to(reader: Reader, place: str) -> list[Entry]:
@@ -184,6 +202,15 @@ class LetterGroup(Struct, frozen=True):
     latest_ms: int
 
 
+class LetterSession(Struct, frozen=True):
+    """The dead letters of one session: their number, that of their codes, and the time of the newest."""
+
+    session: str
+    letters: int
+    codes: int
+    latest_ms: int
+
+
 def letters(reader: Reader, wanted: LetterFilter, after: str = "", limit: int = 50) -> Page:
     """Dead letters, the newest first."""
     edge = read_cursor(after) if after else (_EVER, 0)
@@ -198,6 +225,12 @@ def letters(reader: Reader, wanted: LetterFilter, after: str = "", limit: int = 
     return Page(found, found[-1].cursor if len(rows) > limit else "")
 
 
+def oldest_letters(reader: Reader, wanted: LetterFilter, limit: int) -> list[Entry]:
+    """Dead letters, the oldest first."""
+    source, given = _letters_of(wanted)
+    return _entries(reader.rows(f"{source} ORDER BY e.time_ms, e.place LIMIT ?", *given, limit))
+
+
 def letter_groups(reader: Reader, wanted: LetterFilter, most: int) -> list[LetterGroup]:
     """Return the numbers of dead letters by code, the most frequent first; at most the newest ``most`` are counted."""
     source, given = _letters_of(wanted)
@@ -209,6 +242,20 @@ def letter_groups(reader: Reader, wanted: LetterFilter, most: int) -> list[Lette
         most,
     )
     return [LetterGroup(*row) for row in rows]
+
+
+def letter_sessions(reader: Reader, wanted: LetterFilter, most: int, limit: int) -> list[LetterSession]:
+    """Return the sessions with the most dead letters; at most the newest ``most`` letters are counted."""
+    source, given = _letters_of(wanted)
+    rows = reader.rows(
+        "SELECT name, count(*) AS letters, count(DISTINCT code), max(time_ms) "  # noqa: S608  constant texts
+        f"FROM ({source} ORDER BY e.time_ms DESC, e.place DESC LIMIT ?) WHERE name <> '' GROUP BY name "
+        "ORDER BY letters DESC, max(time_ms) DESC LIMIT ?",
+        *given,
+        most,
+        limit,
+    )
+    return [LetterSession(*row) for row in rows]
 
 
 def _letters_of(wanted: LetterFilter) -> tuple[str, list[object]]:
@@ -262,7 +309,14 @@ def items(
     """
     low = place_number(*read_place(after)) if after else ITEMS - 1
     high = place_number(*read_place(before)) if before else 1 << 62
-    order = "ASC" if after else "DESC"
+    with reader.consistent():
+        return _items(reader, name, run, low=low, high=high, limit=limit, forward=bool(after))
+
+
+def _items(
+    reader: Reader, name: str, run: str | None, *, low: int, high: int, limit: int, forward: bool
+) -> list[Entry]:
+    order = "ASC" if forward else "DESC"
     if run is not None:
         known = reader.rows(
             "SELECT r.first, r.last FROM sessions AS s JOIN runs AS r ON r.session = s.id "
@@ -291,7 +345,7 @@ def items(
         *given,
         limit,
     )
-    return _in_order(name, rows, pieces, limit, forward=bool(after))
+    return _in_order(name, rows, pieces, limit, forward=forward)
 
 
 def turns_by(reader: Reader, name: str, producer: str) -> list[Entry]:
@@ -303,8 +357,9 @@ def turns_by(reader: Reader, name: str, producer: str) -> list[Entry]:
 def of_items(reader: Reader, name: str, item_ids: Collection[str]) -> list[Entry]:
     """Records of these items, in the order of their log."""
     marks = ", ".join("?" * len(item_ids))
-    rows = reader.rows(f"{_OF_ONE} {_OWN} AND e.item_id <> '' AND e.item_id IN ({marks})", name, *item_ids)
-    pieces = reader.rows(f"{_PIECES} AND d.item_id IN ({marks})", name, *item_ids)
+    with reader.consistent():
+        rows = reader.rows(f"{_OF_ONE} {_OWN} AND e.item_id <> '' AND e.item_id IN ({marks})", name, *item_ids)
+        pieces = reader.rows(f"{_PIECES} AND d.item_id IN ({marks})", name, *item_ids)
     return _in_order(name, rows, pieces, len(rows) + len(pieces), forward=True)
 
 

@@ -56,7 +56,8 @@ const isStatus = (event) => event.detail.requestConfig.path === "/progress?part=
   document.addEventListener("visibilitychange", look);
 })();
 
-/* j and k walk through whatever has data-row; Enter opens the row's first link. */
+/* j and k walk through whatever has data-row; Enter opens the row's subject: the link with data-subject, or the
+   first one. */
 (() => {
   const places = { o: "/", s: "/sessions", l: "/letters", c: "/compare", p: "/playground", e: "/explain" };
   let afterG = false;
@@ -69,7 +70,8 @@ const isStatus = (event) => event.detail.requestConfig.path === "/progress?part=
     all[at]?.classList.remove("at");
     next.classList.add("at");
     next.scrollIntoView({ block: "nearest" });
-    (next.matches("a, summary, button") ? next : next.querySelector("a, summary, button"))?.focus({ preventScroll: true });
+    const first = next.matches("a, summary, button") ? next : next.querySelector("a, summary, button");
+    (next.querySelector("[data-subject]") ?? first)?.focus({ preventScroll: true });
   };
   const keys = {
     j: () => walk(1),

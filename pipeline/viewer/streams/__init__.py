@@ -92,6 +92,11 @@ class _Records:
 
 
 def _part(reader: Reader, session: str, run: str | None, before: Position | None) -> _Part:
+    with reader.consistent():
+        return _part_of_state(reader, session, run, before)
+
+
+def _part_of_state(reader: Reader, session: str, run: str | None, before: Position | None) -> _Part:
     found = timeline.items(reader, session, run=run, before=_place(before), limit=_PART + 1)
     beyond, found = found[:-_PART], found[-_PART:]
     earlier = cursor_of(position_of(found[0])) if beyond else ""

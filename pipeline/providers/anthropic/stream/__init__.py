@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
+from reknit.pipeline.losses import CODE, losses_in
 from reknit.pipeline.providers.anthropic.stream import wire
 from reknit.pipeline.providers.anthropic.stream.wire import WORDS, whole_block
 from reknit.pipeline.streams import fields as read
@@ -27,6 +28,7 @@ from reknit.pipeline.streams.events import (
     MessageDelta,
     MessageStarted,
     MessageStopped,
+    Rewritten,
     UsageKnown,
     WholeMessage,
 )
@@ -138,6 +140,7 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         message = event.message
         self.state = AnthropicDecoderState(message.usage or wire.Counts())
         events: list[Event] = [MessageStarted(message.id or None, message.model or None)]
+        events += _losses(message.input_transformations)
         for index, raw in enumerate(message.content):
             events += [*self._block(index, raw), *self._inputs(index), BlockStopped(index)]
         if message.usage is not None:
@@ -198,7 +201,7 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         return [BlockDelta(at, "input_json_delta", inputs.pop(at)) for at in indexes]
 
     def _message_change(self, event: wire.MessageChange) -> list[Event]:
-        events = self._inputs()
+        events = [*self._inputs(), *_losses(event.input_transformations)]
         if event.usage is not None:
             self.state.counts = (self.state.counts or wire.Counts()).updated(event.usage)
             events.append(UsageKnown(self.state.counts.usage()))
@@ -213,12 +216,19 @@ class Anthropic(PayloadDecoder[AnthropicDecoderState]):
         counts = event.usage or wire.Counts()
         events: list[Event] = [
             MessageStarted(event.id or None, event.model or None),
+            *_losses(event.input_transformations),
             WholeMessage(message_id=event.id or None, blocks=tuple(blocks), model=event.model or None),
             UsageKnown(counts.usage()),
         ]
         if event.stop_reason:
             events.append(_stopped_for(event.stop_reason, {}))
         return [*events, MessageStopped()]
+
+
+def _losses(transformations: Raw | UnsetType) -> list[Event]:
+    if transformations is UNSET:
+        return []
+    return [Rewritten(-1, CODE, path=loss.path, detail=loss.reason) for loss in losses_in(transformations)]
 
 
 def _stopped_for(reason: str, told: Fields) -> MessageDelta:

@@ -87,6 +87,7 @@ class _Started(Struct, gc=False):
     content: list[Raw] = []
     stop_reason: str | None = None
     usage: Counts | None = None
+    input_transformations: Raw | UnsetType = UNSET
 
 
 class MessageStart(Struct, tag_field="type", tag="message_start", gc=False):
@@ -96,11 +97,15 @@ class MessageStart(Struct, tag_field="type", tag="message_start", gc=False):
 
 
 class MessageChange(Struct, tag_field="type", tag="message_delta", gc=False):
-    """The stop reason and final token counts. ``delta`` says more about a stop, ``context_management`` of edits."""
+    """The stop reason and final token counts. ``delta`` says more about a stop, ``context_management`` of edits.
+
+    After a fallback to another model it has the transformations for that one.
+    """
 
     delta: dict[str, Raw]
     usage: Counts | None = None
     context_management: Raw | UnsetType = UNSET
+    input_transformations: Raw | UnsetType = UNSET
 
 
 class MessageStop(Struct, tag_field="type", tag="message_stop", gc=False):
@@ -119,6 +124,7 @@ class WholeAnswer(Struct, tag_field="type", tag="message", gc=False):
     model: str | None = None
     stop_reason: str | None = None
     usage: Counts | None = None
+    input_transformations: Raw | UnsetType = UNSET
 
 
 class TextStart(Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False):

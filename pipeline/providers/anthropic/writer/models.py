@@ -86,9 +86,20 @@ def _with_thinking(fitting: Fitting, body: dict[str, Any], name: str) -> dict[st
         fits = isinstance(limit, int) and limit > _LEAST_BUDGET
         budget = {"type": "enabled", "budget_tokens": max(_LEAST_BUDGET, limit // 2)} if fits else None
         body = fitting.change(body, "thinking", thinking, budget)
+    elif kind == "enabled":
+        body = _within_limit(fitting, body, thinking.get("budget_tokens"))
     if kind in {"enabled", "adaptive"} and member(body, fitting.place("thinking")) is not None:
         body = _sampled(fitting, body)
     return body
+
+
+def _within_limit(fitting: Fitting, body: dict[str, Any], budget: object) -> dict[str, Any]:
+    """Bring a budget between the least one and the limit of the answer (ANT-38), where there is one between them."""
+    limit = member(body, fitting.place("max_tokens"))
+    if not isinstance(budget, int) or not isinstance(limit, int) or limit <= _LEAST_BUDGET:
+        return body
+    near = min(max(budget, _LEAST_BUDGET), limit - 1)
+    return body if near == budget else fitting.change(body, "thinking.budget_tokens", budget, near)
 
 
 def _sampled(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +119,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "stream": (bool,),
     "stop_sequences": (list,),
     "metadata": (dict,),
+    "thinking": (dict,),
 }
 _TIERS: Final = ("auto", "standard_only")
 # OpenAI's names of tiers, by those of the same meaning here.
@@ -124,7 +136,7 @@ def fit_values(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict
         body = fitting.change(body, "service_tier", tier, better)
     stops = member(body, "stop_sequences")
     if isinstance(stops, list):
-        said = [stop for stop in stops if not isinstance(stop, str) or stop.strip()]
+        said = [stop for stop in stops if isinstance(stop, str) and stop.strip()]
         if len(said) < len(stops):
             body = fitting.change(body, "stop_sequences", stops, said or None)
     metadata = member(body, "metadata")

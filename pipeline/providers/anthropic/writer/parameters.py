@@ -93,7 +93,7 @@ def _params(writer: HeadWriter) -> dict[str, Raw]:
     params = Params(values)
     if not values.keys() <= PARAMETERS:
         params = mapped(writer, sort_params(values), _own_settings(writer.setting, values))
-    params = own_form(writer, params)
+    params = _with_user(own_form(writer, params))
     choice = params.values.get("tool_choice")
     written = None if choice is None else _choice(choice)
     parallel = params.values.get("parallel_tool_calls")
@@ -104,6 +104,19 @@ def _params(writer: HeadWriter) -> dict[str, Raw]:
     kept = writer.placed(writer.clamped(params), places)
     kept = fit_to_claude(writer, params, fit_values(writer, params, kept))
     return kept if written is None else kept | {"tool_choice": written}
+
+
+def _with_user(params: Params) -> Params:
+    """The parameters with OpenAI's name of the user as the one member of metadata that the API has."""
+    name = next((name for name in ("user", "safety_identifier") if name in params.values), "")
+    metadata = members_of(params.values.get("metadata", Raw(b"{}")))
+    if not name or metadata is None or "user_id" in metadata or not bytes(params.values[name]).startswith(b'"'):
+        return params
+    written = Raw(_encode({**metadata, "user_id": params.values[name]}))
+    if "metadata" not in params.values:
+        return params.said_as(name, {"metadata": written})
+    rest = params.said_as(name, {})
+    return structs.replace(rest, values=rest.values | {"metadata": written})
 
 
 def _own_settings(setting: Setting, values: Mapping[str, Raw]) -> OwnSettings:

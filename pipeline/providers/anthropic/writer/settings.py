@@ -71,20 +71,29 @@ def write_form(form: AnswerForm, model: str | None) -> tuple[Written, str] | Non
     return written, without([*form.notes, *lost])
 
 
+def _taken_schema(writer: HeadWriter, schema: Any, path: str) -> Any:  # noqa: ANN401  any JSON
+    """The schema of an answer without the limits that are refused, and with closed objects (ANT-47)."""
+    for code, change in (("answer_schema_loosened", without_limits), ("answer_schema_closed", closed)):
+        taken = change(schema)
+        if taken != schema and writer.makes(code):
+            writer.note_fix(code, path, before=schema, after=taken)
+            schema = taken
+    return schema
+
+
 def own_form(writer: HeadWriter, params: Params) -> Params:
-    """The parameters, with a form of Claude's own without the limits that are refused (ANT-47)."""
-    given: Any = msgspec.json.decode(params.values.get("output_config", b"null"))
-    form = given.get("format") if isinstance(given, dict) else None
-    schema = form.get("schema") if isinstance(form, dict) else None
-    if not isinstance(form, dict) or not isinstance(schema, dict) or not writer.makes("answer_schema_loosened"):
-        return params
-    taken = without_limits(schema)
-    if taken == schema:
-        return params
-    path = params.place("output_config") + ".format.schema"
-    writer.note_fix("answer_schema_loosened", path, before=schema, after=taken)
-    written = Raw(msgspec.json.encode({**given, "format": {**form, "schema": taken}}))
-    return structs.replace(params, values=params.values | {"output_config": written})
+    """The parameters, with a schema of an answer, under either name of Claude's own, as it is taken."""
+    for name in ("output_config", "output_format"):
+        given: Any = msgspec.json.decode(params.values.get(name, b"null"))
+        form = given.get("format") if name == "output_config" and isinstance(given, dict) else given
+        if not isinstance(form, dict) or not isinstance(form.get("schema"), dict):
+            continue
+        path = params.place(name) + (".schema" if form is given else ".format.schema")
+        changed = {**form, "schema": _taken_schema(writer, form["schema"], path)}
+        if changed != form:
+            written = Raw(msgspec.json.encode(changed if form is given else {**given, "format": changed}))
+            params = structs.replace(params, values=params.values | {name: written})
+    return params
 
 
 def write_reasoning(reasoning: Reasoning, model: str | None, params: Mapping[str, Raw]) -> tuple[Written, str] | None:

@@ -51,6 +51,7 @@ from reknit.pipeline.targets import (
     without_trailing_space,
 )
 from reknit.pipeline.targets.bound import void_of
+from reknit.pipeline.targets.facts import Fitting, member
 from reknit.pipeline.targets.fitting import MOST_MARKS, mark_of, point_of
 from reknit.pipeline.targets.head import HeadWriter, Params, before_list
 from reknit.pipeline.targets.schemas import COMBINATORS
@@ -69,6 +70,20 @@ _PLACES: Final = {
     "top_p": "inferenceConfig.topP",
     "max_tokens": "inferenceConfig.maxTokens",
 }
+# The types of parameters (BED-31); another provider may have one of another type under the same name.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "inferenceConfig.maxTokens": (int,),
+    **dict.fromkeys(("inferenceConfig.temperature", "inferenceConfig.topP"), (int, float)),
+    **dict.fromkeys(("inferenceConfig.stopSequences", "additionalModelResponseFieldPaths"), (list,)),
+    **dict.fromkeys(
+        (
+            "guardrailConfig", "promptVariables", "requestMetadata", "performanceConfig", "serviceTier", "outputConfig",
+            "additionalModelRequestFields",
+        ),
+        (dict,),
+    ),
+}  # fmt: skip
+_STOPS: Final = "inferenceConfig.stopSequences"
 # A block of a system prompt that is the service's own.
 _GUARDED: Final = frozenset({frozenset({"guardContent"})})
 _OWN_TOOLS: Final = ({"toolSpec"}, {"systemTool"}, {"cachePoint"})
@@ -106,7 +121,8 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
     given = params = own_form(writer, params, model)
     if "claude" in model:
         params = _with_fields(params)
-    placed = writer.placed(params)
+    fitting = Fitting(writer=writer, params=params)
+    placed = _with_stops(fitting, fitting.fit_types(writer.placed(params), _TYPES), claude="claude" in model)
     keys |= fit_to_claude(writer, given, placed, _place_of) if "claude" in model else placed
     tools = [Raw(tool) for tool in _tools(writer)]
     if not cached:
@@ -190,6 +206,15 @@ def _tools(writer: HeadWriter) -> Iterator[bytes]:
 
 def _is_own(tool: Tool, given: Mapping[str, Raw]) -> bool:
     return bytes(tool.input_schema) == b"null" and given.keys() in _OWN_TOOLS
+
+
+def _with_stops(fitting: Fitting, body: dict[str, Any], *, claude: bool) -> dict[str, Any]:
+    """Return a body without empty stop sequences, and for Claude without blank ones, which it refuses (ANT-46)."""
+    stops = member(body, _STOPS)
+    if not isinstance(stops, list):
+        return body
+    said = [stop for stop in stops if isinstance(stop, str) and (stop.strip() if claude else stop)]
+    return body if said == stops else fitting.change(body, _STOPS, stops, said or None)
 
 
 def _unmarked(items: list[Any], path: str, writer: HeadWriter) -> list[Any]:

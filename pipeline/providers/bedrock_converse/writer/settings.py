@@ -8,14 +8,21 @@ from typing import Final
 import msgspec
 from msgspec import Raw, structs
 
-from reknit.pipeline.providers.anthropic.writer.settings import answer_schema, takes_forms, write_reasoning
+from reknit.pipeline.providers.anthropic.writer.settings import (
+    answer_schema,
+    takes_forms,
+    write_reasoning,
+)
 from reknit.pipeline.targets import legal_name
 from reknit.pipeline.targets.head import HeadWriter, Params, members_of, sort_params
-from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, without
+from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, nearest, without
 from reknit.pipeline.targets.strict_schemas import without_limits
 
 _FIELDS: Final = "additionalModelRequestFields"
 _CONFIG: Final = "output_config"
+# OpenAI's open weights have their own parameter for it (AWS's documentation of OpenAI's models).
+_OPEN_WEIGHTS: Final = "gpt-oss"
+_EFFORTS: Final = ("low", "medium", "high")
 # Families without schemas of answers.
 _NO_FORMS: Final = ("nova", "titan", "llama")
 
@@ -37,12 +44,15 @@ def with_own_form(params: Params, model: str) -> Params:
 
 
 def own_form(writer: HeadWriter, params: Params, model: str) -> Params:
-    """The parameters, with a form of Converse's own without the limits that Claude refuses (BED-37)."""
+    """The parameters, with a form of Converse's own without the limits that Claude refuses (BED-37).
+
+    Open objects stay: the service took them for Claude (recorded twice), which Anthropic's own API refuses.
+    """
     given = msgspec.json.decode(params.values.get("outputConfig", b"null"))
     try:
         inner = given["textFormat"]["structure"]["jsonSchema"]
         schema = msgspec.json.decode(inner["schema"])
-    except (KeyError, TypeError, msgspec.DecodeError):
+    except (KeyError, TypeError, msgspec.DecodeError, RecursionError):
         return params
     taken = without_limits(schema)
     if "claude" not in model or taken == schema or not writer.makes("answer_schema_loosened"):
@@ -73,7 +83,12 @@ def own_settings(model: str, given: Mapping[str, Raw]) -> OwnSettings:
         )
 
     def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
-        return write_reasoning(asked, model, sort_params(given).values) if claude else None
+        if claude:
+            return write_reasoning(asked, model, sort_params(given).values)
+        if _OPEN_WEIGHTS not in model:
+            return None
+        level = nearest(asked.level, _EFFORTS)
+        return {_FIELDS: {"reasoning_effort": level}}, level
 
     return OwnSettings(
         groups=GROUPS - {"outputConfig", _FIELDS} - ({_CONFIG} if claude else set()),

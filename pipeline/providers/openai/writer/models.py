@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from reknit.pipeline.targets.facts import EFFORTS, Fact, Fitting, member
 from reknit.pipeline.targets.head import HeadWriter, Params
 from reknit.pipeline.targets.signatures import endpoint_of
@@ -80,7 +82,8 @@ _NUMBERS: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalt
 _INTEGERS: Final = (
     "top_logprobs", "n", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls",
 )  # fmt: skip
-_BOOLEANS: Final = ("parallel_tool_calls", "store", "stream", "background")
+_BOOLEANS: Final = ("parallel_tool_calls", "store", "stream", "background", "logprobs")
+# The types of parameters, in which all APIs of this form agree (OAI-13).
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(_NUMBERS, (int, float)),
     **dict.fromkeys(_INTEGERS, (int,)),
@@ -88,13 +91,14 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("reasoning_effort", "user"), (str,)),
     **dict.fromkeys(("logit_bias", "metadata", "response_format", "stream_options", "reasoning", "text"), (dict,)),
 }
+_CLAUDES_TIER: Final = "standard_only"
 
 
 def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, responses: bool) -> dict[str, Any]:
     """Return the parameters of a request without what its model refuses, at OpenAI or an unknown issuer."""
     if endpoint_of(writer.setting, writer.options.target).issuer not in _SERVED:
         return body
-    body = Fitting(writer=writer, params=params).fit_types(body, _TYPES)
+    body = fit_values(Fitting(writer=writer, params=params), body)
     if not responses:
         body = _with_few_stops(writer, params, body)
     name = _DATE.sub("", (writer.setting.model or "").lower())
@@ -111,6 +115,25 @@ def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, re
     default = "none" if re.fullmatch(_SWITCHED, name) else "medium"
     fitting = Fitting(writer=writer, params=params, place=place, effort=effort if effort in EFFORTS else default)
     return fitting.fit(body, (fact for fact in facts if fact.parameter != "reasoning_effort"))
+
+
+def fit_values(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request without values that no API of this form takes, whoever serves it.
+
+    Metadata has texts: numbers and booleans become their JSON. Anthropic's name of the tier that ``default`` is here is
+    not known here.
+    """
+    body = fitting.fit_types(body, _TYPES)
+    metadata = member(body, "metadata")
+    if isinstance(metadata, dict) and not all(isinstance(value, str) for value in metadata.values()):
+        texts = {
+            key: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for key, value in metadata.items()
+            if isinstance(value, str | int | float)
+        }
+        body = fitting.change(body, "metadata", metadata, texts or None)
+    tier = member(body, "service_tier")
+    return fitting.change(body, "service_tier", tier, "default") if tier == _CLAUDES_TIER else body
 
 
 def _with_few_stops(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:

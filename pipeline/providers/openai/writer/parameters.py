@@ -7,6 +7,7 @@ refusals.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from reknit.pipeline.history.pieces import CHAT
 from reknit.pipeline.model import Role, Tool
 from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
-from reknit.pipeline.providers.openai.writer.models import fit_to_model
+from reknit.pipeline.providers.openai.writer.models import fit_to_model, fit_values
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.providers.openai.writer.settings import (
     compiles_strict,
@@ -43,7 +44,14 @@ SCHEMA_MEMBERS: Final = COMBINATORS | {"enum", "not"}
 _OPENAI_CHAT: Final = "openai-chat"
 SAMPLING_BOUNDS: Final = {"temperature": (0, 2), "top_p": (0, 1), "top_logprobs": (0, 20)}
 """The minimum and the maximum of numbers in both of OpenAI's APIs (OAI-19, RSP-20b)."""
-_BOUNDS: Final = {**SAMPLING_BOUNDS, "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2), "n": (1, 128)}
+_BOUNDS: Final = {
+    **SAMPLING_BOUNDS,
+    "frequency_penalty": (-2, 2),
+    "presence_penalty": (-2, 2),
+    "n": (1, 128),
+    "max_tokens": (1, math.inf),  # OAI-19
+    "max_completion_tokens": (1, math.inf),
+}
 _FALSE: Final = Raw(b"false")
 _ABSENT: Final = Raw(b"null")
 _LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -329,9 +337,10 @@ def write_chat_head(setting: Setting, target: str, host: ChatHead, model: ModelO
         params = _with_switch(writer, params)
     params = with_choice(params, lambda value: write_choice(value, _named, host.choices), tools=bool(tools))
     body = writer.placed(params, params.each_of(known))
-    if target == _OPENAI_CHAT:
-        body = fit_to_model(writer, params, body, responses=False)
-    body = host.fit(Fitting(writer=writer, params=params), body)
+    fitting = Fitting(writer=writer, params=params)
+    openai = target == _OPENAI_CHAT
+    body = fit_to_model(writer, params, body, responses=False) if openai else fit_values(fitting, body)
+    body = host.fit(fitting, body)
     return WrittenHead(encode(keys | body), writer.fixes, note=note)
 
 
@@ -358,8 +367,13 @@ def _own_settings(setting: Setting, model: ModelOptions) -> OwnSettings:
         return {"response_format": {"type": "json_schema", "json_schema": written[0]}}, written[1]
 
     def reasoning(asked: Reasoning) -> tuple[Written, str] | None:
-        level = nearest(asked.level, efforts) if efforts else ""
-        return ({"reasoning_effort": level}, level) if level else None
+        if efforts:
+            level = nearest(asked.level, efforts)
+            return {"reasoning_effort": level}, level
+        if not model.thinking_parameter:
+            return None
+        switch = "disabled" if asked.level == "none" else "enabled"
+        return {"thinking": {"type": switch}}, "none" if switch == "disabled" else switch
 
     return OwnSettings(
         groups=GROUPS,
@@ -419,8 +433,8 @@ def _in_chat_words(params: Params) -> Params:
 
 
 def _format(value: Raw) -> Raw:
-    given = msgspec.json.decode(value, type=dict[str, Any])
-    if given.get("type") != "json_schema" or "json_schema" in given:
+    given = msgspec.json.decode(value)
+    if not isinstance(given, dict) or given.get("type") != "json_schema" or "json_schema" in given:
         return value
     inner = {key: part for key, part in given.items() if key != "type"}
     return Raw(encode({"type": "json_schema", "json_schema": inner}))

@@ -109,8 +109,7 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
         params = own_form(writer, params, "text", "format")
     params = writer.clamped(mapped(writer, params, _own_settings(setting, params)))
     keys: dict[str, Any] = {} if setting.model is None else {"model": setting.model}
-    given = params.values.get("instructions")
-    first = [] if given is None else [msgspec.json.decode(given, type=str)]
+    first = _instructions(writer, params)
     if isinstance(setting.system, str) and not first:
         keys["instructions"] = setting.system  # this API takes a blank one
     elif prompt := "\n\n".join(text for text in [*first, prompt_as_text(setting.system, NAME, writer.fixes)] if text):
@@ -124,6 +123,16 @@ def write_head(setting: Setting) -> tuple[WrittenHead, bytes]:
     params = with_choice(params, _write_choice, tools=False)
     choice = {name: chosen.values[name] for name in CHOICE if name in chosen.values}
     return _written(writer, params, keys), encode(choice)
+
+
+def _instructions(writer: HeadWriter, params: Params) -> list[str]:
+    """The instructions of the input, which come before the system prompt; none of another type than a text."""
+    given = msgspec.json.decode(params.values.get("instructions", b"null"))
+    if given is None or isinstance(given, str):
+        return [] if given is None else [given]
+    detail = f"instructions: {msgspec.json.encode(given).decode()}"
+    writer.note_fix("parameter_unsupported", params.place("instructions"), before=given, detail=detail)
+    return []
 
 
 def _written(writer: HeadWriter, params: Params, keys: dict[str, Any]) -> WrittenHead:
@@ -201,7 +210,7 @@ def _format(value: Raw) -> Any:  # noqa: ANN401  any JSON
 _HEAD: Final = HeadOptions(
     target=NAME,
     elsewhere=frozenset({"instructions"}),
-    bounds={**SAMPLING_BOUNDS, "max_output_tokens": (16, math.inf)},  # RSP-20
+    bounds={**SAMPLING_BOUNDS, "max_output_tokens": (16, math.inf), "max_tool_calls": (1, math.inf)},  # RSP-20, RSP-20b
     tool_name=tool_name,
     is_own=_is_own,
     schema_members=SCHEMA_MEMBERS,

@@ -1,0 +1,119 @@
+"""The beginning of an answer, which is read before the client gets any of it.
+
+A refusal comes as a status, or as an event inside a stream with status 200. A stream is held until its first content:
+until then another request can take its place, and the client sees one answer. Later the client has the message's id,
+and a second answer would give it two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import aiohttp
+from aiohttp import hdrs, web
+from msgspec import Struct
+
+from reknit.pipeline.client.answers import AnswerFacts
+from reknit.pipeline.serve.documents import DocumentWatch
+from reknit.pipeline.serve.repair import decoded
+from reknit.pipeline.serve.streams import StreamWatch, is_json, is_stream
+
+# Bytes of an answer that are read here at most. A longer refusal is no sentence.
+_MOST_BYTES: Final = 64 * 1024
+# CLIProxyAPI#5724 proposes it: errors come within 1 to 3 s of the first events.
+HOLD_SECONDS: Final = 10.0
+_REFUSED: Final = web.HTTPBadRequest.status_code
+
+
+class Refusal(Struct, frozen=True):
+    """What the provider says of a request that it refuses: ``error`` has no content encoding."""
+
+    status: int
+    error: bytes
+
+
+class Received:
+    """One answer of the provider.
+
+    Attributes:
+        target: of the request; "" for a request that is not to a model.
+        answer: its status, headers and the bytes that were not read yet.
+        begin: the bytes that were read here; the client gets them first.
+        watch: of a stream that can be read; it has seen ``begin``.
+        document: of an answer that is one JSON document.
+        broken: the connection broke after ``begin``.
+
+    Args:
+        answer: of the provider.
+        target: of the request, or "".
+    """
+
+    def __init__(self, answer: aiohttp.ClientResponse, target: str) -> None:
+        is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
+        self.target = target
+        self.answer = answer
+        self.begin = b""
+        self.watch = StreamWatch(target) if target and answer.status == web.HTTPOk.status_code and is_readable else None
+        is_document = target and answer.status == web.HTTPOk.status_code and is_json(answer.content_type)
+        self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
+        self.broken: aiohttp.ClientError | TimeoutError | None = None
+
+    def take(self, data: bytes) -> None:
+        """Note the next bytes that were passed on."""
+        if self.watch is not None:
+            self.watch.take(data)
+        elif self.document is not None:
+            self.document.take(data)
+
+    @property
+    def losses(self) -> int:
+        """The number of blocks of the request that the answer reports as dropped."""
+        seen = self.watch or self.document
+        return 0 if seen is None else seen.losses
+
+    @property
+    def facts(self) -> AnswerFacts:
+        """The id, model, stop reason and tokens of the answer."""
+        seen = self.watch or self.document
+        return AnswerFacts() if seen is None else seen.facts
+
+    async def refusal(self, hold_seconds: float = HOLD_SECONDS) -> Refusal | None:
+        """Read the beginning and return the refusal; None for any other answer, and for one that cannot be read.
+
+        Args:
+            hold_seconds: a stream without content is passed on after this time.
+        """
+        try:
+            if self.answer.status >= _REFUSED:
+                return await self._refusal_by_status()
+            return None if self.watch is None else await self._refusal_in_stream(self.watch, hold_seconds)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self.broken = error
+            return None
+
+    async def _refusal_by_status(self) -> Refusal | None:
+        while piece := await self.answer.content.read(_MOST_BYTES):
+            self.begin += piece
+            if len(self.begin) > _MOST_BYTES:
+                return None
+        error = decoded(self.begin, self.answer.headers.get(hdrs.CONTENT_ENCODING, ""))
+        return None if error is None else Refusal(self.answer.status, error)
+
+    async def _refusal_in_stream(self, watch: StreamWatch, hold_seconds: float) -> Refusal | None:
+        until = asyncio.get_running_loop().time() + hold_seconds
+        while not watch.has_content and len(self.begin) <= _MOST_BYTES:
+            try:
+                async with asyncio.timeout_at(until) as hold:
+                    data = await self.answer.content.readany()
+            except TimeoutError:
+                if not hold.expired():  # the silence of the provider
+                    raise
+                break
+            if not data:
+                break
+            self.begin += data
+            watch.take(data)
+            if watch.is_refused and not watch.has_content:
+                return Refusal(_REFUSED, self.begin)
+        return None

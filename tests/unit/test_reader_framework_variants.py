@@ -1,0 +1,277 @@
+"""Variants of frameworks' messages that no sample has: old versions, missing ids, copies, and live sessions."""
+
+import json
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from reknit.pipeline import Session, normalize
+from reknit.pipeline.history.readers.shapes import read
+
+SIGNED = "EgpzaWct+/8SEhISEhISEhISEhISEhISEhISEhISEhI="
+SEALED = "gAAAAABoxxxxxxxx"
+ASKED = {"role": "user", "content": "Hi"}
+
+
+def blocks(history, source="auto"):
+    return [block for turn in read(history, source).conversation.turns for block in turn.blocks]
+
+
+def shown(history, source="auto"):
+    """Return blocks as objects, without their own members."""
+    return [
+        {name: value for name, value in msgspec.json.decode(msgspec.json.encode(block)).items() if name != "own"}
+        for block in blocks(history, source)
+    ]
+
+
+def codes(history, source="auto"):
+    return [(fix.code, fix.path) for fix in read(history, source).fixes]
+
+
+# LangChain.
+
+
+def human(content="Hi"):
+    return {"type": "human", "data": {"content": content}}
+
+
+def ai(content, **members):
+    return {"type": "ai", "data": {"content": content, **members}}
+
+
+def test_a_reasoning_item_that_langchain_has_twice_is_read_once():
+    item = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "s"}]}
+    message = ai([item, {"type": "text", "text": "x"}], additional_kwargs={"reasoning": item})
+    assert [block["type"] for block in shown([human(), message])] == ["text", "thinking", "text"]
+    alone = ai([{"type": "text", "text": "x"}], additional_kwargs={"reasoning": item})
+    assert [block["type"] for block in shown([human(), alone])] == ["text", "thinking", "text"]
+
+
+@pytest.mark.parametrize("name", ["annotations", "citations"])
+def test_citations_of_langchain_are_a_named_loss(name):
+    cited = ai([{"type": "text", "text": "x", name: [{"url": "https://e.com"}]}])
+    assert codes([human(), cited]) == [("citations_dropped", "messages.1.data.content.0")]
+    assert codes([human(), ai([{"type": "text", "text": "x", name: []}])]) == []
+
+
+def test_googles_media_in_langchain_are_images_and_documents():
+    data = {"type": "media", "mime_type": "image/png", "data": "iVBORw0KGgo="}
+    linked = {"type": "media", "mime_type": "application/pdf", "file_uri": "https://e.com/a.pdf"}
+    sound = {"type": "media", "mime_type": "audio/wav", "data": "aGk="}
+    found = shown([human([data, linked, sound])])
+    assert [block["type"] for block in found] == ["image", "document", "reknit.unknown"]
+
+
+def test_parts_of_converse_in_langchain_are_those_of_converse():
+    result = {"type": "tool", "data": {"content": [{"json": {"a": 1}}], "tool_call_id": "c1"}}
+    call = ai("", tool_calls=[{"name": "f", "args": {}, "id": "c1", "type": "tool_call"}])
+    found = shown([human(["Hi", {"cachePoint": {"type": "default"}}]), call, result])
+    assert [block.get("kind") for block in found[:2]] == [None, "cachePoint"]
+    (part,) = found[-1]["content"]
+    assert (json.loads(part["text"]), part["structured"]) == ({"a": 1}, True)
+
+
+# pydantic-ai, also in the messages of others.
+
+
+def by_pydantic_ai(provider, **members):
+    return {"provider_name": provider, **members}
+
+
+OWN = [
+    ("openai", {"id": "rs_1", "signature": SEALED}, "reasoning", {"thinking": "hm", "signature": SEALED}),
+    ("anthropic", {"signature": SIGNED}, "", {"thinking": "hm", "signature": SIGNED}),
+    ("google-gla", {"signature": "CiQB-_8="}, "", {"thinking": "hm"}),
+]
+
+
+@pytest.mark.parametrize(("provider", "members", "kind", "expected"), OWN, ids=[row[0] for row in OWN])
+def test_reasoning_by_pydantic_ai_is_the_same_in_each_shape(provider, members, kind, expected):
+    told = by_pydantic_ai(provider, **members)
+    histories = [
+        [
+            {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}]},
+            {"kind": "response", "parts": [{"part_kind": "thinking", "content": "hm", **told}]},
+        ],
+        [{"id": "u", **ASKED}, {"id": "r", "role": "reasoning", "content": "hm", "encryptedValue": json.dumps(told)}],
+        [
+            {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Hi"}]},
+            {
+                "id": "a",
+                "role": "assistant",
+                "parts": [{"type": "reasoning", "text": "hm", "providerMetadata": {"pydantic_ai": told}}],
+            },
+        ],
+    ]
+    found = [blocks(history)[1:] for history in histories]
+    assert found[0] == found[1] == found[2]
+    first = found[0][0]
+    assert (first.own.kind if first.own is not UNSET else "") == kind
+    assert expected.items() <= msgspec.json.decode(msgspec.json.encode(first)).items()
+    # Gemini's signature is that of the next part.
+    assert [block.signature for block in found[0][1:]] == (["CiQB+/8="] if provider == "google-gla" else [])
+
+
+def test_citations_of_pydantic_ai_are_a_named_loss():
+    part = {"part_kind": "text", "content": "x", "citations": [{"url": "https://e.com"}]}
+    history = [
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}]},
+        {"kind": "response", "parts": [part]},
+    ]
+    assert codes(history) == [("citations_dropped", "messages.1.parts.0")]
+
+
+# The AI SDK, and Mastra.
+
+
+def ui(*parts, role="assistant", **members):
+    return {"id": role[0], "role": role, "parts": list(parts), **members}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+PNG = {"name": "a.png", "contentType": "image/png", "url": "data:image/png;base64,iVBORw0KGgo="}
+
+
+def test_attachments_of_version_4_are_files_unless_a_part_has_them():
+    asked = ui(text("See."), role="user", experimental_attachments=[PNG])
+    assert [block["type"] for block in shown([asked])] == ["text", "image"]
+    part = {"type": "file", "mediaType": "image/png", "url": PNG["url"]}
+    both = ui(text("See."), part, role="user", experimental_attachments=[PNG])
+    assert [block["type"] for block in shown([both])] == ["text", "image"]
+
+
+def test_an_output_that_is_not_final_is_a_named_loss():
+    part = {"type": "tool-f", "toolCallId": "c1", "state": "output-available", "input": {}, "output": "so far"}
+    history = [ui(text("Hi"), role="user"), ui({**part, "preliminary": True})]
+    assert codes(history) == [("field_dropped", "messages.1.parts.0.output")]
+    assert [block["type"] for block in shown(history)] == ["text", "tool_use"]
+
+
+@pytest.mark.parametrize("metadata", [{}, {"providerMetadata": {"anthropic": {"signature": SIGNED}}}])
+def test_details_of_reasoning_are_its_text_and_its_signatures(metadata):
+    details = [{"type": "text", "text": "hm", "signature": SIGNED}, {"type": "redacted", "data": SIGNED}]
+    part = {"type": "reasoning", "reasoning": "", "details": details, **metadata}
+    content = {"format": 2, "parts": [part, text("So.")]}
+    history = [
+        {"id": "u", "role": "user", "content": {"format": 2, "parts": [text("Hi")]}},
+        {"id": "a", "role": "assistant", "content": content},
+    ]
+    issuer = {"provider": "anthropic"}
+    assert shown(history, "mastra")[1:3] == [
+        {"type": "thinking", "thinking": "hm", "signature": SIGNED, "issuer": issuer},
+        {"type": "redacted_thinking", "data": SIGNED, "issuer": issuer},
+    ]
+
+
+def test_a_result_of_a_call_that_the_provider_ran_is_the_providers():
+    call = {"type": "tool-call", "toolCallId": "s1", "toolName": "search", "input": {}, "providerExecuted": True}
+    output = {"type": "json", "value": [{"url": "https://e.com"}]}
+    result = {"type": "tool-result", "toolCallId": "s1", "toolName": "search", "output": output}
+    history = [ASKED, {"role": "assistant", "content": [call, result, text("So.")]}]
+    assert [block.get("kind") for block in shown(history)] == [None, "tool-call", "tool-result", None]
+
+
+def test_redacted_reasoning_of_version_4_is_anthropics():
+    parts = [{"type": "redacted-reasoning", "data": SIGNED}, text("So.")]
+    history = [ASKED, {"role": "assistant", "content": parts}]
+    assert shown(history, "ai-sdk-model")[1] == {
+        "type": "redacted_thinking",
+        "data": SIGNED,
+        "issuer": {"provider": "anthropic"},
+    }
+
+
+# Calls and results without ids.
+
+
+def haystack(role, *content):
+    return {"role": role, "meta": {}, "name": None, "content": list(content)}
+
+
+def test_results_of_haystack_belong_to_the_call_with_their_arguments():
+    calls = [{"tool_name": "f", "arguments": {"a": number, "b": 0}, "id": None} for number in (1, 2)]
+    turned = {"tool_name": "f", "arguments": {"b": 0, "a": 2}, "id": None}
+    history = [
+        haystack("user", {"text": "Hi"}),
+        haystack("assistant", *({"tool_call": call} for call in calls)),
+        haystack("tool", {"tool_call_result": {"result": "two", "origin": turned, "error": False}}),
+        haystack("tool", {"tool_call_result": {"result": "one", "origin": calls[0], "error": False}}),
+    ]
+    _, first, second, *results = shown(history)
+    assert {block["tool_use_id"]: block["content"] for block in results} == {first["id"]: "one", second["id"]: "two"}
+    session = Session(("anthropic",))
+    for message in history:
+        session.append(message)
+    assert session.request().body == normalize(history).body
+
+
+def otel(role, *parts):
+    return {"role": role, "parts": list(parts)}
+
+
+def test_results_of_opentelemetry_without_ids_and_names_are_in_the_order_of_the_calls():
+    calls = [{"type": "tool_call", "name": name, "arguments": {}} for name in ("f", "g")]
+    results = [{"type": "tool_call_response", "response": value} for value in ("one", "two")]
+    history = [otel("user", {"type": "text", "content": "Hi"}), otel("assistant", *calls), otel("tool", *results)]
+    found = shown(history)
+    assert [(block["tool_use_id"], block["content"]) for block in found[3:]] == [("call_f", "one"), ("call_g", "two")]
+    apart = [*history[:2], *(otel("tool", result) for result in results)]
+    assert shown(apart) == found
+    session = Session(("anthropic",))
+    for message in apart:
+        session.append(message)
+    assert [fix.code for fix in session.request().fixes if "orphan" in fix.code] == []
+
+
+# Signatures of Gemini, and live sessions.
+
+
+def test_a_signature_that_the_agents_sdk_keeps_next_to_a_call_is_that_of_the_call():
+    data = {"model": "gemini/gemini-3-pro", "thought_signature": "CiQB-_8="}
+    call = {"type": "function_call", "id": "__fake_id__", "call_id": "c1", "name": "f", "arguments": "{}"}
+    seal, used = shown([ASKED, {**call, "provider_data": data}])[1:]
+    assert seal == {
+        "type": "thinking",
+        "thinking": "",
+        "signature": "CiQB+/8=",
+        "issuer": {"provider": "gemini", "model": "gemini-3-pro"},
+    }
+    assert used["id"] == "c1"
+    other = {**data, "model": "anthropic/claude-sonnet-4-5"}
+    assert len(shown([ASKED, {**call, "provider_data": other}])) == 2
+
+
+def test_a_signature_that_cline_keeps_on_a_block_is_geminis():
+    call = {"type": "tool_use", "id": "c1", "name": "f", "input": {}, "signature": "CiQB-_8="}
+    answer = {"role": "assistant", "content": [call], "ts": 1}
+    by_gemini = {**answer, "modelInfo": {"modelId": "gemini-3-pro", "providerId": "gemini"}}
+    assert [block.get("signature") for block in shown([ASKED, by_gemini])] == [None, "CiQB+/8=", None]
+    by_claude = {**answer, "modelInfo": {"modelId": "claude-sonnet-4-5", "providerId": "anthropic"}}
+    assert codes([ASKED, by_claude]) == [("field_dropped", "messages.1.content.0.signature")]
+
+
+def event(author, part, **members):
+    role = "user" if author == "user" else "model"
+    return {"author": author, "invocationId": "i", "id": author, "content": {"role": role, "parts": [part]}, **members}
+
+
+def test_words_of_a_live_session_are_read_in_place_of_its_sound():
+    sound = {"inlineData": {"mimeType": "audio/pcm", "data": "aGk="}}
+    history = [
+        event("user", sound, inputTranscription={"text": "Hello."}),
+        event("bot", sound, output_transcription={"text": "Good day."}),
+        {"author": "bot", "invocationId": "i", "id": "c", "outputTranscription": {"text": "And?"}},
+        event("user", {"text": "Typed."}, inputTranscription={"text": "Typed."}),
+    ]
+    turns = read(history).conversation.turns
+    assert [(turn.role, [block.text for block in turn.blocks]) for turn in turns] == [
+        ("user", ["Hello."]),
+        ("assistant", ["Good day."]),
+        ("assistant", ["And?"]),
+        ("user", ["Typed."]),
+    ]
