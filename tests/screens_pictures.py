@@ -76,7 +76,7 @@ async def take(folder):
             served(pages) as origin,
             screens_of(Path(place), gate=Gate(Guard(), None, [origin])) as (lab, _),
             browsing() as browser,
-            browser.tab(width=1200, height=680) as page,
+            browser.tab(width=1200, height=540) as page,
         ):
             await _take(folder, page, lab, origin)
 

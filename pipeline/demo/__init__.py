@@ -24,7 +24,9 @@ from reknit.pipeline.errors import ReknitError
 )
 @click.option("--viewer", is_flag=True, help="Show the sessions in a browser as well.")
 @click.option(
-    "--screens", is_flag=True, help="Show two UI clients in a browser whose stream breaks off; needs Node.js, once."
+    "--screens",
+    is_flag=True,
+    help="Serve a page with two UI clients whose stream breaks off; it needs a checkout with Node.js.",
 )
 @click.option("--open", "open_browser", is_flag=True, help="With --viewer or --screens: open a browser on it.")
 @click.option("--verbose", is_flag=True, help="A report on each session, and figures of the worker.")

@@ -179,7 +179,11 @@ def test_a_viewer_shows_the_fleet_and_ends_with_the_demo(embedded_broker, start)
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(("--once", "--viewer"), "--once ends before anybody has looked"), (("--open",), "which only --viewer starts")],
+    [
+        (("--once", "--viewer"), "--once ends before anybody has looked"),
+        (("--once", "--screens"), "--once ends before a browser could be opened"),
+        (("--open",), "that --viewer and --screens start"),
+    ],
 )
 def test_options_that_do_not_go_together_are_refused(start, options, words):
     demo, said = start(*options)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from reknit.pipeline.cli import main
 from reknit.pipeline.config import load_config
-from reknit.pipeline.demo import show
+from reknit.pipeline.demo import show, two_clients
 from reknit.pipeline.demo.example import example
 from reknit.pipeline.demo.recordings import Letter, Piece, Refusal, SessionReport, fleet
 from reknit.pipeline.demo.run import alongside
@@ -226,3 +226,19 @@ def test_an_unsupported_environment_is_reported(monkeypatch, arguments, words):
     assert done.exit_code == 2
     assert done.stdout.splitlines() == [click.unstyle(line) for line in example(fleet())]
     assert words in done.stderr
+
+
+def test_the_page_with_two_clients_needs_a_checkout_with_node(monkeypatch, tmp_path):
+    monkeypatch.setattr(two_clients, "_EXAMPLES", tmp_path)
+    done = CliRunner().invoke(main, ["demo", "--screens"])
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "needs a checkout with Node.js" in done.stderr
+
+
+def test_the_address_of_the_page_with_two_clients_is_shown():
+    config = load_config(env={})
+    page = "http://127.0.0.1:1/"
+    assert f"    {page}" in show.how_to_go_on(config, "http://127.0.0.1:2", page=page)
+    assert not any("Two UI clients" in line for line in show.how_to_go_on(config, "http://127.0.0.1:2"))

@@ -13,7 +13,9 @@ const LATE = new Set(["data-reknit-changed", "data-reknit-result"]);
 
 export function AiSdkSession({ session }) {
   const { messages, connection } = useSession(session);
-  return <Conversation title="AI SDK" client="useChat" connection={connection} blocks={messages.flatMap(blocksOf)} />;
+  const loaded = new Set(messages.map((message) => message.id));
+  const blocks = messages.flatMap((message) => blocksOf(message, loaded));
+  return <Conversation title="AI SDK" client="useChat" connection={connection} blocks={blocks} />;
 }
 
 function useSession({ server, id, headers }) {
@@ -78,12 +80,12 @@ function useConnection(status, error) {
   return { state: wasLive.current ? "reconnecting" : "connecting" };
 }
 
-function blocksOf(message) {
+function blocksOf(message, loaded) {
   if (message.role === "user") return [{ kind: "user", id: message.id, ...wordsOf(message.parts), facts: {} }];
-  return message.parts.flatMap((part, at) => blockOf(part, `${message.id}/${at}`) ?? []);
+  return message.parts.flatMap((part, at) => blockOf(part, `${message.id}/${at}`, loaded) ?? []);
 }
 
-function blockOf(part, place) {
+function blockOf(part, place, loaded) {
   const facts = { ...part.callProviderMetadata?.reknit, ...(part.resultProviderMetadata ?? part.providerMetadata)?.reknit };
   const common = { id: facts.itemId ?? part.id ?? place, facts, parent: facts.parent };
   switch (part.type) {
@@ -101,8 +103,11 @@ function blockOf(part, place) {
       return { ...common, kind: "notice", label: "error", text: noticeOf(part.data) };
     case "data-reknit-block":
       return { ...common, kind: "notice", label: part.data.type, text: JSON.stringify(part.data.raw) };
+    case "data-reknit-user":
+      // Words that came in the middle of an answer are in no message before it.
+      return loaded.has(part.id) ? undefined : { ...common, kind: "user", text: part.data.text };
     default:
-      return undefined; // the user's words and late changes are in the messages that the page loads
+      return undefined; // late changes are in the messages that the page loads
   }
 }
 
