@@ -56,7 +56,6 @@ def test_each_target_has_a_page_and_no_other_exists():
         "transcripts.md",
         "broken-sessions.md",
         "serve.md",
-        "integrations.md",
         "viewer.md",
         "start/gateway.md",
         "start/library.md",
