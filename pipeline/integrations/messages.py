@@ -31,8 +31,6 @@ from reknit.pipeline.targets import Setting
 Members: TypeAlias = dict[str, Any]
 _Message = TypeVar("_Message")
 _LOG: Final = logging.getLogger("reknit.integrations")
-# ValueError includes the errors of msgspec and of pydantic, whose classes the frameworks' messages are.
-_UNREADABLE: Final = (ReknitError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 class NewMessage(Struct, frozen=True):
@@ -101,8 +99,9 @@ class MessageRepair:
                 messages[entry] if isinstance(entry, int) else load(entry.members, _at(messages, entry.origin))
                 for entry in entries
             ]
-        except _UNREADABLE as error:
-            _LOG.warning("the history cannot be repaired and is passed on unchanged: %s", error)
+        except Exception as error:  # noqa: BLE001  the frameworks' classes raise anything, and the call must be made
+            is_known = isinstance(error, ReknitError)
+            _LOG.warning("the history cannot be repaired and is passed on unchanged: %s", error, exc_info=not is_known)
             return None
         if self._on_fixes is not None:
             self._on_fixes(fixes)

@@ -129,7 +129,7 @@ def test_what_cannot_be_read_is_passed_on_with_a_warning(caplog):
 
 def test_an_error_of_the_frameworks_own_classes_is_a_warning(caplog):
     def fail(*_):
-        raise ValueError("no such message")
+        raise RuntimeError("no such message")
 
     assert repair("openai-chat", "openai-chat").repaired(CHAT, list, fail) is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]
