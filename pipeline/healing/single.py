@@ -12,6 +12,7 @@ from reknit.pipeline.fixes import Fix
 from reknit.pipeline.healing.body import JsonObject, RefusedBody
 from reknit.pipeline.healing.claude import drop_unbound
 from reknit.pipeline.healing.errors import Refusal, read_error
+from reknit.pipeline.healing.later import later_of
 from reknit.pipeline.healing.table import IN_SESSIONS, Healing, row_for
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import normalize
@@ -107,11 +108,20 @@ def try_healing(
     if row.retry_first and attempt < _SECOND:
         return NotHealed("retry", refusal.sentence)
     refused = RefusedBody(name, given, model or "")
-    row.repair(refused, words, refusal)
+    _repair(refused, row, words, refusal)
     if not refused.changes:
         return NotHealed("no_change", refusal.sentence)
     drop_unbound(refused)
     return _judged(given, refused, row, refusal)
+
+
+def _repair(refused: RefusedBody, row: Healing, words: dict[str, str], refusal: Refusal) -> None:
+    """Repair a body by the named place; by kind, where the sentence names none."""
+    names_place = "path" in words or "(?P<path>" not in row.pattern.pattern
+    repair = row.repair if names_place else later_of(row.name).by_kind
+    for each in (repair, row.alone):
+        if each is not None and not refused.changes:
+            each(refused, words, refusal)
 
 
 def _given(body: bytes | JsonObject, target: str) -> JsonObject:
