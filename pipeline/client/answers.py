@@ -45,12 +45,16 @@ _MAY_PASS: Final = frozenset(
     }
 )
 # Codes of errors in a stream that refuse the request, as a status does before it: openclaw#95819, openai/codex#8128,
-# caozhiyuan/copilot-api#307.
+# caozhiyuan/copilot-api#307. `BadRequestError` is vLLM's; codes of images are those of `ResponseError` of OpenAI.
 _REFUSALS: Final = frozenset(
     {
         *("invalid_request_error", "not_found_error", "request_too_large"),
         *("invalid_encrypted_content", "invalid_request_body", "invalid_prompt", "invalid_value", "bad_request"),
         *("previous_response_not_found", "unsupported_parameter", "unsupported_value", "string_above_max_length"),
+        *("invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url", "invalid_image_mode"),
+        *("image_too_large", "image_too_small", "image_parse_error", "image_file_too_large", "image_file_not_found"),
+        *("unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "BadRequestError"),
+        *("image_content_policy_violation", "NotFoundError", "UnprocessableEntityError"),
         *("validationException", "ValidationException", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"),
         *("PERMISSION_DENIED", "400", "403", "404", "413", "422"),
     }

@@ -35,6 +35,8 @@ class Healing(Struct, frozen=True, kw_only=True):
         source: where the sentence was seen.
         retry_first: the cause may pass by itself.
         param: the parameter that the error names, instead of a sentence.
+        alone: repairs a request of no session if ``repair`` changes nothing: without a session, no request is known to
+            have been accepted.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Healing(Struct, frozen=True, kw_only=True):
     source: str
     retry_first: bool = False
     param: str = ""
+    alone: Repair | None = None
 
     def words_in(self, refusal: Refusal) -> dict[str, str] | None:
         """Return what a refusal names if it is of this row, else None."""
@@ -67,6 +70,7 @@ def _row(
     source: str,
     retry_first: bool = False,
     param: str = "",
+    alone: Repair | None = None,
 ) -> Healing:
     return Healing(
         name=name,
@@ -77,10 +81,13 @@ def _row(
         source=source,
         retry_first=retry_first,
         param=param,
+        alone=alone,
     )
 
 
-_AT: Final = r"^(?P<path>messages\.\d+\.content\.\d+)"
+# Some gateways write indexes in brackets, or the block's type and member after them; others leave the place out.
+_AT: Final = r"^(?P<path>messages[.\[]\d+\]?\.content[.\[]\d+\]?)(?:\.[a-z_]+)*"
+_MAYBE_AT: Final = rf"^(?:{_AT.removeprefix('^')}: |(?=Invalid ))"
 _REASONING: Final = (
     _row(
         "prefix_bound",
@@ -93,7 +100,8 @@ _REASONING: Final = (
     _row(
         "thinking_signature",
         CLAUDE,
-        _AT + r": Invalid (?:signature in thinking|data in redacted_thinking) block",
+        _MAYBE_AT
+        + r"Invalid ['\"]?(?:signature['\"]? in ['\"]?thinking|data['\"]? in ['\"]?redacted_thinking)['\"]? block",
         claude.drop_named,
         loss="reasoning",
         source="anthropics/anthropic-sdk-python#1598; openclaw/openclaw#97019, #84430",
@@ -101,7 +109,8 @@ _REASONING: Final = (
     _row(
         "latest_turn_modified",
         CLAUDE,
-        _AT + r": thinking or redacted_thinking blocks in the latest assistant message cannot be modified",
+        r"^(?:(?P<path>messages\S*): )?"
+        r"thinking or redacted_thinking blocks in the latest assistant message cannot be modified",
         claude.drop_of_last_answer,
         loss="reasoning",
         source="openclaw/openclaw#92201; NousResearch/hermes-agent#36087",
@@ -254,10 +263,11 @@ _MEDIA: Final = (
     _row(
         "image_at_place",
         CLAUDE,
-        r"^(?P<path>messages\.[\w.]+): (?:image exceeds \d+ MB maximum(?:: \d+ bytes > (?P<bytes>\d+))?"
+        r"^(?P<path>messages[.\[][\w.\[\]]+): (?:image exceeds \d+ MB maximum(?:: \d+ bytes > (?P<bytes>\d+))?"
         r"|image cannot be empty"
         r"|At least one of the image dimensions exceed max allowed size[^:]*(?:: (?P<side>\d+) pixels)?"
         r"|The file format is invalid or unsupported"
+        r"|Unable to download the file\. Please verify the URL"
         r"|Could not process image)",
         media.stub_named,
         loss="media",
@@ -359,7 +369,13 @@ _MEDIA: Final = (
     ),
     # It says nothing, so only media that no request was accepted with can be meant.
     _row(
-        "generic_with_media", CHAT, r"^Invalid request\.$", media.stub_new_only, loss="media", source="kimi-code#3087"
+        "generic_with_media",
+        CHAT,
+        r"^Invalid request\.$",
+        media.stub_new_only,
+        loss="media",
+        source="kimi-code#3087",
+        alone=media.stub_since_answer,
     ),
 )
 
@@ -426,7 +442,8 @@ _PARAMETERS: Final = (
     _row(
         "only_one",
         CLAUDE,
-        r"temperature and (?P<name>top_p) cannot both be specified for this model",
+        r"temperature and (?P<name>top_p) cannot both be specified for this model"
+        r"|(?P<name_>top_p) and temperature cannot both be specified for this model",
         parameters.leave_out,
         loss="setting",
         source="recorded (Claude 4.5)",
@@ -434,10 +451,12 @@ _PARAMETERS: Final = (
     _row(
         "temperature_with_thinking",
         CLAUDE,
-        r"(?P<name>temperature) may only be set to 1 when thinking is enabled",
+        r"(?P<name>temperature) may only be set to 1 when thinking is enabled"
+        r"|(?P<name_>temperature|top_p|top_k) must be (?:greater than or equal to [\d.]+ or )?"
+        r"unset when thinking is enabled",
         parameters.leave_out,
         loss="setting",
-        source="recorded",
+        source="recorded; quarkiverse/quarkus-langchain4j#1812, n8n-io/n8n#14288",
     ),
     _row(
         "thinking_adaptive",

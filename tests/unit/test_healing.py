@@ -29,7 +29,6 @@ NEED_A_SESSION = {
     "rsp-previous-not-found",
     "rsp-previous-zdr",
     "rsp-previous-invalid-words-only",
-    "chat-kimi-media-generic",
     "gem-cache-403",
     "gem-cache-vertex-expired",
 }
@@ -130,10 +129,7 @@ PLAIN = {"type": "error", "error": {"type": "invalid_request_error", "message": 
         f"400 {SENTENCE}",
         f"anthropic error: {SENTENCE}",
         f"{SENTENCE} (request id: 20260801)",
-        (
-            "An error occurred (ValidationException) when calling the Converse operation (reached max retries: 4): "
-            f"The model returned the following errors: {SENTENCE}"
-        ),
+        f"An error occurred (ValidationException) when calling the Converse operation: {SENTENCE}",
         f"{SENTENCE} (Service: BedrockRuntime, Status Code: 400, Request ID: 1-2)",
         json.dumps(PLAIN).encode() + b"\xff\xfe",
         b"\xef\xbb\xbf" + json.dumps(PLAIN).encode(),
@@ -239,6 +235,51 @@ def test_a_turn_of_nothing_but_the_refused_block_is_repaired_like_any_history():
     done = heal(body, "anthropic", error=PLAIN)
     assert [each for each in validate(done.body, "anthropic") if each.severity == "hard"] == []
     assert "EpwBAAAA" not in done.body.decode()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "messages.3.content.0: ",
+        "messages.3.content.0.thinking: ",
+        "messages.3.content.0.thinking.signature: ",
+        "messages[3].content[0]: ",
+        "messages.9.content.9: ",
+        "",
+    ],
+)
+@pytest.mark.parametrize("quote", ["`", "'", '"', ""])
+def test_a_signature_is_found_in_other_notations_and_without_a_place(place, quote):
+    body = {
+        "model": "claude-sonnet-4-5",
+        "max_tokens": 9,
+        "messages": [
+            user("hi"),
+            {"role": "assistant", "content": [thought("EpwBAAAA"), {"type": "text", "text": "a"}]},
+            user("b"),
+            {"role": "assistant", "content": [thought("EpwBBBBB"), {"type": "text", "text": "c"}]},
+            user("d"),
+        ],
+    }
+    done = heal(body, error=f"{place}Invalid {quote}signature{quote} in {quote}thinking{quote} block")
+    assert [name in done.body.decode() for name in ("EpwBAAAA", "EpwBBBBB")] == [place != "", False]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "left_out"),
+    [
+        ("`top_k` must be unset when thinking is enabled. Please consult our documentation", "top_k"),
+        ("top_p must be unset when thinking is enabled.", "top_p"),
+        ("`top_p` must be greater than or equal to 0.95 or unset when thinking is enabled.", "top_p"),
+        ("`top_p` and `temperature` cannot both be specified for this model. Please use only one.", "top_p"),
+        ("`temperature` may only be set to 1 when thinking is enabled or in adaptive mode.", "temperature"),
+    ],
+)
+def test_a_parameter_that_thinking_excludes_is_left_out(sentence, left_out):
+    params = {"top_k": 5, "top_p": 0.9, "temperature": 0.5}
+    body = {"model": "claude-sonnet-4-0", "max_tokens": 9000, "messages": [user("hi")], **params}
+    done = json.loads(heal(body, error={"message": f"The model returned the following errors: {sentence}"}).body)
+    assert {name for name in params if name not in done} == {left_out}
 
 
 def test_a_call_stays_when_its_reasoning_goes():

@@ -10,7 +10,7 @@ from sender_runs import anthropic
 from reknit.pipeline.client import answers
 from reknit.pipeline.client.answers import AnswerReader, StreamFailure
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.registry import SOURCES, find_source
+from reknit.pipeline.registry import SOURCES, TARGETS, find_source
 
 
 def sse(*events, names=False, end=b""):
@@ -25,10 +25,10 @@ def chunk(delta, finish=None):
     return {"id": "c1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def frame(kind, payload):
+def frame(kind, payload, message="event"):
     """One message of AWS's event-stream format."""
     headers = b""
-    for name, value in ((":message-type", "event"), (":event-type", kind)):
+    for name, value in ((":message-type", message), (f":{message}-type", kind)):
         headers += bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
     body = json.dumps(payload).encode()
     prelude = (len(headers) + len(body) + 16).to_bytes(4, "big") + len(headers).to_bytes(4, "big")
@@ -249,33 +249,56 @@ def test_an_error_in_the_stream_is_held_back_and_named_by_its_code(code, shown, 
     assert (reader.is_whole, reader.failure) == (False, StreamFailure(shown, may_pass))
 
 
-@pytest.mark.parametrize(
-    ("source", "event"),
-    [
-        ("anthropic", {"type": "error", "error": {"type": "invalid_request_error", "message": "words"}}),
-        (
-            "openai-responses",
-            {
-                "type": "response.failed",
-                "sequence_number": 1,
-                "response": {
-                    "id": "resp_1",
-                    "object": "response",
-                    "status": "failed",
-                    "output": [],
-                    "error": {"code": "invalid_encrypted_content", "message": "words"},
-                },
-            },
-        ),
-        ("openai-chat", {"error": {"code": 400, "message": "words", "type": "invalid_request_error"}}),
+def failed_response(code):
+    failed = {"id": "resp_1", "status": "failed", "output": [], "error": {"code": code, "message": "words"}}
+    return {"type": "response.failed", "sequence_number": 1, "response": failed}
+
+
+# Errors that refuse the request, by source and as each writes them.
+REFUSALS = {
+    "anthropic": [{"type": "error", "error": {"type": "invalid_request_error", "message": "words"}}],
+    "openai-responses": [
+        failed_response("invalid_encrypted_content"),
+        failed_response("previous_response_not_found"),
+        failed_response("invalid_image_format"),
+        {"type": "error", "code": "invalid_encrypted_content", "message": "words", "param": None, "sequence_number": 1},
+        {"type": "error", "error": {"type": "invalid_request_error", "code": None, "message": "words"}, "status": 400},
     ],
-)
-def test_an_error_that_refuses_the_request_is_known_as_a_refusal(source, event):
+    "gemini": [
+        {"error": {"code": 400, "message": "words", "status": "INVALID_ARGUMENT"}},
+        {"error": {"code": 403, "message": "words", "status": "PERMISSION_DENIED"}},
+    ],
+    **dict.fromkeys(
+        ["openai-chat", *CHAT_SOURCES],
+        (
+            {"error": {"code": 400, "message": "words", "type": "invalid_request_error"}},
+            {"error": {"code": "unsupported_value", "message": "words", "type": "invalid_request_error"}},
+            {"object": "error", "message": "words", "type": "BadRequestError", "param": None, "code": 400},
+            {"error": {"object": "error", "message": "words", "type": "BadRequestError", "code": 400}},
+        ),
+    ),
+    "bedrock-converse": [frame("validationException", {"message": "words"}, "exception")],
+}
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before content", "after content"])
+@pytest.mark.parametrize(("source", "event"), [(source, event) for source in REFUSALS for event in REFUSALS[source]])
+def test_an_error_that_refuses_the_request_is_known_as_a_refusal(source, event, is_late):
     reader = AnswerReader(find_source(source), "bytes")
-    reader.take(sse(event, names="type" in event)[0])
+    pieces, final = STREAMS[source]
+    for piece in pieces[: final - 1] if is_late else ():
+        reader.take(piece)
+    assert reader.has_content == is_late
+    reader.take(event if isinstance(event, bytes) else sse(event, names="type" in event and "object" not in event)[0])
     reader.finish()
     assert reader.failure is not None
-    assert reader.failure.is_refusal
+    assert (reader.failure.is_refusal, reader.is_whole, reader.has_content) == (True, False, is_late)
+
+
+def test_every_source_of_an_api_has_a_refusal():
+    assert REFUSALS.keys() == {
+        name for name, source in SOURCES.items() if name in TARGETS and not (TARGETS[name].is_text or source.rewrites)
+    }
 
 
 def test_an_error_that_may_pass_is_no_refusal():

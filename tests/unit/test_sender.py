@@ -327,6 +327,18 @@ async def test_a_permanent_error_at_the_start_is_published_and_sent_once():
     assert sent.route.asked == ["r1"]
 
 
+@pytest.mark.parametrize("count", [0, 3])
+async def test_a_refusal_inside_a_stream_is_reported_with_the_status_of_a_refusal(count):
+    begun = anthropic()[:count]
+    async with sending([*begun, error_event("invalid_request_error")]) as sent:
+        sent.requests.put(request("r1", offset=0))
+        await sent.events.next_end()
+    *before, last = sent.events.pieces
+    assert before == [("r1", piece, 200) for piece in begun]
+    assert last == ("r1", error_event("invalid_request_error"), 400)
+    assert sent.route.asked == ["r1"]
+
+
 async def test_an_error_in_the_middle_ends_the_answer_as_cut():
     async with sending([*anthropic()[:3], error_event("overloaded_error")]) as sent:
         sent.requests.put(request("r1", offset=0))
