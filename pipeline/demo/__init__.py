@@ -30,7 +30,7 @@ from reknit.pipeline.errors import ReknitError
 )
 @click.option("--open", "open_browser", is_flag=True, help="With --viewer or --screens: open a browser on it.")
 @click.option("--verbose", is_flag=True, help="A report on each session, and figures of the worker.")
-@click.option("--prefix", default="demo.", show_default=True, help="Stands before the demo's topics and its group.")
+@click.option("--prefix", default="demo.", show_default=True, help="The prefix of the demo's topics and its group.")
 def demo_command(
     *,
     once: bool,

@@ -60,8 +60,9 @@ def _medium(block: Image | Document) -> Members:
     if source["type"] == "base64":
         return {"type": "blob", "mime_type": source["media_type"], "modality": modality, "content": source["data"]}
     if source["type"] == "url":
-        return {"type": "uri", "modality": modality, "uri": source["url"]}
-    return {"type": "file", "modality": modality, "file_id": source["file_id"]}
+        return {"type": "uri", "mime_type": None, "modality": modality, "uri": source["url"]}
+    # opentelemetry-util-genai requires the member, also where the type is not known.
+    return {"type": "file", "mime_type": None, "modality": modality, "file_id": source["file_id"]}
 
 
 WRITER: Final = Writer(

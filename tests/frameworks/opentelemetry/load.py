@@ -30,7 +30,7 @@ handler = TelemetryHandler(tracer_provider=provider)
 def part_of(given):
     kind = PARTS[given["type"]]
     # The convention lets the type of a medium be left out, its class does not.
-    return kind(**({"mime_type": None} if "modality" in given else {}) | given)
+    return kind(**given)
 
 
 def shown(messages):
