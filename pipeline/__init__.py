@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  one of six, or the version
 
 def _installed_version() -> str:
     """Return the version in requests, segments and dead letters: that of the installed build, with its commit."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  a normalize does without: 10 ms
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  a normalize needs no version, and this takes 10 ms
 
     try:
         return version("reknit")

@@ -19,7 +19,7 @@ from multidict import MultiMapping
 
 from reknit.pipeline.serve.headers import CREDENTIALS
 
-# What Claude Code and Codex send with each request of a conversation.
+# Headers that Claude Code and Codex send with each request of a conversation.
 _SESSION_HEADERS: Final = (
     "x-session-id",
     "x-claude-code-session-id",

@@ -1,7 +1,7 @@
 """Healing on the request path: a refused request is sent again without what the provider refused.
 
-The client sees the accepted answer only. What was refused is remembered for the conversation: its later requests have
-the same history, are sent without it, and keep the same beginning.
+The client sees the accepted answer only. The refused values are remembered for the conversation: its later requests
+have the same history, are sent without them, and keep the same beginning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the gateway remembers of refusals, by conversation, so that a revoked value is refused once.
+"""The gateway's memory of refusals, by conversation, so that a revoked value is refused once.
 
 It holds digests and names of parameters, no text. A restart between two turns therefore changes no forwarded byte.
 """
@@ -71,7 +71,7 @@ class RefusalMemory:
         return self._is_empty
 
     def of(self, conversation: bytes) -> TargetMemory:
-        """Return the memory of a conversation; an unreadable one is none."""
+        """Return the memory of a conversation; empty if it cannot be read."""
         try:
             found = self._database.execute(
                 "SELECT memory, used FROM memories WHERE conversation = ?", (conversation,)
@@ -82,7 +82,7 @@ class RefusalMemory:
             if found[1] < _now() - _DAY:
                 self._database.execute("UPDATE memories SET used = ? WHERE conversation = ?", (_now(), conversation))
         except (sqlite3.Error, msgspec.MsgspecError) as error:
-            log.warning("what is remembered of a conversation cannot be read: %s", error_name(error))
+            log.warning("the memory of a conversation cannot be read: %s", error_name(error))
             return NO_MEMORY
         return memory if memory.is_whole() else NO_MEMORY
 

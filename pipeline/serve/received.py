@@ -27,7 +27,7 @@ _REFUSED: Final = web.HTTPBadRequest.status_code
 
 
 class Refusal(Struct, frozen=True):
-    """What the provider says of a request that it refuses: ``error`` has no content encoding."""
+    """The provider's refusal of a request: ``error`` has no content encoding."""
 
     status: int
     error: bytes

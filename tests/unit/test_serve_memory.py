@@ -1,4 +1,4 @@
-"""What the gateway remembers of refusals: keys of conversations, and the store with its bounds."""
+"""The gateway's memory of refusals: keys of conversations, and the store with its bounds."""
 
 import json
 import sqlite3
