@@ -101,9 +101,9 @@ def test_the_published_policy_is_the_one_that_histories_are_repaired_by():
 
 
 def test_the_stream_sides_policy_has_the_policys_own_defaults():
-    told = StreamPolicy()
-    assert (told.record_assistant, told.incomplete_call) == (Policy().record_assistant, Policy().incomplete_call)
-    assert set(StreamPolicy.__struct_fields__) - {"model", "tools"} <= set(Policy.__struct_fields__)
+    found = StreamPolicy()
+    assert (found.record_assistant, found.incomplete_call) == (Policy().record_assistant, Policy().incomplete_call)
+    assert set(StreamPolicy.__struct_fields__) - {"model", "tools", "wrapped_tools"} <= set(Policy.__struct_fields__)
 
 
 def test_header_names_are_those_of_the_structs():
