@@ -2,18 +2,16 @@
 
 import asyncio
 import json
-import os
-import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
+from real_screens import Shown, after_breaks, client, connected, needs_clients, result_of
 from screen_clients import shown_by_ag_ui, shown_by_ai_sdk, wanted
 from screens_lab import screens_of
 
 from reknit.topics.items import AnyItem, ItemCompleted, ItemDelta, ItemStarted, TurnStop
 
-SCRIPT = Path(__file__).parents[1] / "js" / "read_screen.mjs"
 VECTORS = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "vectors" / "screens.jsonl").read_text(encoding="utf-8").splitlines()
@@ -22,43 +20,7 @@ VECTORS = [
 ONE_RUN = [vector for vector in VECTORS if len(set(vector["runs"])) == 1]
 DECODER = msgspec.json.Decoder(AnyItem)
 
-
-def _missing():
-    if shutil.which("node") is None:
-        return "needs Node.js 20"
-    packages = SCRIPT.parent / "node_modules"
-    is_there = all((packages / name).is_dir() for name in ("@ag-ui", "ai", "ai-v7"))
-    return "" if is_there else "needs the packages of tests/js: run `make sdks`"
-
-
-if _missing() and os.environ.get("REQUIRE_NODE"):
-    raise RuntimeError(_missing())
-pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing())
-
-
-class Shown:
-    """The messages of a client, in the form that the models of the clients have."""
-
-    def __init__(self, messages):
-        self.messages = messages
-
-
-async def client(protocol, lab, *text):
-    return await asyncio.create_subprocess_exec(
-        *("node", str(SCRIPT), protocol, lab.url, "s", *text), stdout=asyncio.subprocess.PIPE
-    )
-
-
-async def connected(lab):
-    """Wait until the client has a connection."""
-    while not lab.feeds.connections:  # noqa: ASYNC110  the server has no event for it
-        await asyncio.sleep(0.005)
-
-
-async def result_of(process):
-    async with asyncio.timeout(60):
-        output, _ = await process.communicate()
-    return json.loads(output)
+pytestmark = needs_clients
 
 
 @pytest.mark.asyncio
@@ -66,16 +28,7 @@ async def result_of(process):
 @pytest.mark.parametrize("vector", ONE_RUN, ids=[vector["name"] for vector in ONE_RUN])
 async def test_a_stream_that_breaks_off_after_each_record(tmp_path, vector, protocol):
     items = [DECODER.decode(json.dumps(item)) for item in vector["items"]]
-    visible = next(count for count, item in enumerate(items, start=1) if isinstance(item, ItemStarted))
-    async with screens_of(tmp_path, recent_seconds=10**10) as (lab, _):
-        lab.publish(*items[:visible])
-        process = await client(protocol, lab)
-        for item in items[visible:]:
-            await connected(lab)
-            lab.publish(item)
-            await asyncio.sleep(0)
-            lab.feeds.stop()
-        found = await result_of(process)
+    found = await after_breaks(tmp_path, protocol, items)
     if protocol == "ag-ui":
         assert found["end"] in {"finished", "error"}
         assert shown_by_ag_ui(Shown(found["messages"])) == wanted(items)
@@ -101,15 +54,7 @@ def shown_by_ai_sdk_6(message, items):
 @pytest.mark.parametrize("vector", ONE_RUN, ids=[vector["name"] for vector in ONE_RUN])
 async def test_the_ai_sdk_6_gets_each_block_once(tmp_path, vector):
     items = [DECODER.decode(json.dumps(item)) for item in vector["items"]]
-    visible = next(count for count, item in enumerate(items, start=1) if isinstance(item, ItemStarted))
-    async with screens_of(tmp_path, recent_seconds=10**10) as (lab, _):
-        lab.publish(*items[:visible])
-        process = await client("ai-sdk-6", lab)
-        for item in items[visible:]:
-            await connected(lab)
-            lab.publish(item)
-            lab.feeds.stop()
-        found = await result_of(process)
+    found = await after_breaks(tmp_path, "ai-sdk-6", items)
     assert found.get("error") is None
     assert sorted(shown_by_ai_sdk_6(found["messages"][-1], items)) == sorted(wanted(items))
 
