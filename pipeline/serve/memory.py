@@ -26,6 +26,7 @@ _SECRET_BYTES: Final = 32
 _DAY: Final = 24 * 3600
 _KEPT_SECONDS: Final = 30 * _DAY
 _MOST_BYTES: Final = 256 * 2**20
+_LOCKED_MS: Final = 100
 _SCHEMA: Final = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -56,12 +57,13 @@ class RefusalMemory:
         self._most_bytes = most_bytes
         try:
             self.secret = secrets.token_bytes(_SECRET_BYTES) if directory is None else _secret_in(directory)
-            self._database = sqlite3.connect(
-                ":memory:" if directory is None else _file_in(directory), isolation_level=None
-            )
+            file = ":memory:" if directory is None else _file_in(directory)
+            self._database = sqlite3.connect(file, isolation_level=None)
             self._database.executescript(_SCHEMA)
             self._database.execute("DELETE FROM memories WHERE used < ?", (_now() - _KEPT_SECONDS,))
             self._is_empty: bool = not self._database.execute("SELECT EXISTS (SELECT 1 FROM memories)").fetchone()[0]
+            # Another gateway may be writing. From now on a request must not wait for it long.
+            self._database.execute(f"PRAGMA busy_timeout = {_LOCKED_MS}")
         except (OSError, sqlite3.Error) as error:
             raise InputError("state_dir_unusable", f"{directory}: {error}. Set --state-dir.") from error
 
