@@ -30,6 +30,11 @@ class Healing(Struct, frozen=True):
     refusal: Refusal
     request_id: str
 
+    @property
+    def names_place(self) -> bool:
+        """False for a sentence without the place that its row can read."""
+        return "path" in self.words or "(?P<path>" not in self.row.pattern.pattern
+
 
 class Noted(Struct, frozen=True, array_like=True):
     """One healing: the row, the provider's words, and the id of the refused request, if it is known."""
@@ -157,8 +162,7 @@ def try_repairs(body: RefusedBody, made: Healing, *, is_widest: bool) -> int:
         is_widest: narrower repairs were refused, so the widest applies.
     """
     row, later = made.row, later_of(made.row.name)
-    names_place = "path" in made.words or "(?P<path>" not in row.pattern.pattern
-    repairs = [row.repair if names_place else None, later.by_kind, later.widest]
+    repairs = [row.repair if made.names_place else None, later.by_kind, later.widest]
     if is_widest:
         repairs.reverse()
     for repair in repairs:

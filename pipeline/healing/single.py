@@ -15,7 +15,7 @@ from reknit.pipeline.healing.errors import Refusal, read_error
 from reknit.pipeline.healing.later import is_lossless, later_of
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory, apply_memory, is_widest, try_repairs
 from reknit.pipeline.healing.memory import Healing as HealingMade
-from reknit.pipeline.healing.table import IN_SESSIONS, Healing, row_for
+from reknit.pipeline.healing.table import IN_SESSIONS, row_for
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session import normalize
 from reknit.pipeline.validation import validate
@@ -178,7 +178,7 @@ def _tried(
     made = HealingMade(row, words, refusal, "")
     if limit is not None and is_widest(memory, row, limit):
         try_repairs(refused, made, is_widest=True)
-    _repair(refused, row, words, refusal)
+    _repair(refused, made)
     own = len(refused.changes)
     if not own:
         return NotHealed("no_change", refusal.sentence), memory
@@ -192,13 +192,12 @@ def _fix(row: str, lossless: bool, change: Change, target: str) -> Fix:  # noqa:
     return Fix(code=f"healed_{row}", path=change.path, lossless=lossless, target=target, detail=change.action)
 
 
-def _repair(refused: RefusedBody, row: Healing, words: dict[str, str], refusal: Refusal) -> None:
+def _repair(refused: RefusedBody, made: HealingMade) -> None:
     """Repair a body by the named place; by kind, where the sentence names none."""
-    names_place = "path" in words or "(?P<path>" not in row.pattern.pattern
-    repair = row.repair if names_place else later_of(row.name).by_kind
-    for each in (repair, row.alone):
+    repair = made.row.repair if made.names_place else later_of(made.row.name).by_kind
+    for each in (repair, made.row.alone):
         if each is not None and not refused.changes:
-            each(refused, words, refusal)
+            each(refused, made.words, made.refusal)
 
 
 def _given(body: bytes | JsonObject, target: str) -> JsonObject:

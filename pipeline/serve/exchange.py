@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -117,8 +118,8 @@ class Exchanges:
         """
         exchange.request_id = uuid.uuid4().hex
         if to.endpoint is None or request.method != hdrs.METH_POST:
-            received = Received(await self._send(_unread(request, to), to), "")
-            return await self._answer(request, received, to, exchange, added=_added(exchange, None))
+            with closing(Received(await self._send(_unread(request, to), to), "")) as received:
+                return await self._answer(request, received, to, exchange, added=_added(exchange, None))
         _refuse_signed(request)
         given = await _read_body(request)
         data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
@@ -139,7 +140,8 @@ class Exchanges:
             received = Received(await self._send(sent, to), to.endpoint.target)
             if healer is not None and healer.most_healings:
                 received = await self._heal(received, sent, healer, to, exchange)
-            return await self._answer(request, received, to, exchange, added=_added(exchange, done), call=call)
+            with closing(received):
+                return await self._answer(request, received, to, exchange, added=_added(exchange, done), call=call)
         except BaseException as error:
             call.outcome.error = str(error.status) if isinstance(error, GatewayError) else type(error).__name__
             raise
@@ -176,13 +178,13 @@ class Exchanges:
                 found = None if refusal is None else await healer.heal(refusal, sent.plain)
                 if found is None:
                     break
-                received.answer.close()
+                received.close()
                 sent = _Sent(sent.method, sent.url, found.body, with_changed_body(sent.headers), found.body)
                 received = Received(await self._send(sent, to), target)
                 refusal = await received.refusal(self._hold_seconds)
                 self._note_healing(found, received, refusal, target, exchange)
         except BaseException:  # the client left while its answer was held
-            received.answer.close()
+            received.close()
             raise
         finally:
             healer.keep()
@@ -265,22 +267,6 @@ class Exchanges:
         *,
         added: Mapping[str, str],
         call: OpenCall | None = None,
-    ) -> web.StreamResponse:
-        """Relay an answer, and close its connection: where the client left, the provider must stop generating."""
-        try:
-            return await self._relayed(request, received, to, exchange, added=added, call=call)
-        finally:
-            received.answer.close()
-
-    async def _relayed(
-        self,
-        request: web.Request,
-        received: Received,
-        to: Destination,
-        exchange: Exchange,
-        *,
-        added: Mapping[str, str],
-        call: OpenCall | None,
     ) -> web.StreamResponse:
         answer, watch = received.answer, received.watch
         if answer.status in _REDIRECTS and answer.status != _NOT_MODIFIED:

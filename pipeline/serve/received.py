@@ -59,6 +59,10 @@ class Received:
         self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
         self.broken: aiohttp.ClientError | TimeoutError | None = None
 
+    def close(self) -> None:
+        """Close the connection, which is not kept: where the client left, the provider must stop generating."""
+        self.answer.close()
+
     def take(self, data: bytes) -> None:
         """Note the next bytes that were passed on."""
         if self.watch is not None:
