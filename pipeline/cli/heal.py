@@ -36,7 +36,7 @@ _WHY = {
 def heal_command(target: str, status: int, error_file: Path, attempt: int, file: str) -> None:
     """Print a request without what its provider refused.
 
-    Reads the refused request as it was sent. The sentence of the provider decides the change. An unknown sentence is
+    Reads the body of the refused request. The sentence of the provider decides the change. An unknown sentence is
     never interpreted.
 
     Exit codes: 3 if the request is healed, 4 if no healing applies, 2 if the input cannot be used.

@@ -36,7 +36,7 @@ _TAKES_FORMS: Final = re.compile(r"(^|/)(gpt-4o|gpt-4\.1|gpt-5|o1(?!-mini|-previ
 
 # The targets that compile the schemas of strict tools and answers.
 _COMPILERS: Final = frozenset({"openai-chat", "openai-responses"})
-# Models of other makers are behind a router, of which no refusal is known.
+# A router serves the models of other makers. No refusal by one is known.
 _OPENAI_MODEL: Final = re.compile(r"$|(ft:)?(gpt-|chatgpt-|codex-|o\d)")
 
 
