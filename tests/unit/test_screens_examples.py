@@ -85,13 +85,15 @@ class Walk:
             assert found == whole, protocol
 
     async def shows_users(self, items):
-        """Check that each client shows these messages of the user once, and both the same text."""
-        texts = []
+        """Wait until each client shows these messages of the user, each once and with its whole text."""
+        whole = [(item.item_id, words(item)) for item in items]
         for protocol in CLIENTS:
-            found = [each for each in await blocks(self.page, protocol) if each["kind"] == "user"]
-            assert [each["id"] for each in found] == [item.item_id for item in items], protocol
-            texts.append([each["text"] for each in found])
-        assert texts[0] == texts[1]
+            for _ in range(PATIENCE * 20):
+                shown = [each for each in await blocks(self.page, protocol) if each["kind"] == "user"]
+                if (found := [(each["id"], each["text"]) for each in shown]) == whole:
+                    break
+                await asyncio.sleep(0.05)
+            assert found == whole, protocol
 
     async def both_are(self, state_wanted):
         """Wait until both clients say this of their connection."""
@@ -122,6 +124,17 @@ def comparable(shown, protocol):
         return (key, kind, json.loads(text or "{}")) if kind == "call" else shown
     except ValueError:
         return shown
+
+
+def words(item):
+    """Return the user's text as the pages show it: blocks of other types as JSON, without images."""
+    if item.content is msgspec.UNSET:
+        return item.text
+    return "\n".join(
+        each["text"] if each["type"] == "text" else json.dumps(each, ensure_ascii=False, separators=(",", ":"))
+        for each in json.loads(bytes(item.content))
+        if each["type"] != "image"
+    )
 
 
 @asynccontextmanager

@@ -226,6 +226,19 @@ def test_the_programs_own_prompts_are_not_the_users_words():
     assert snapshot["messages"][2]["subagentRunId"] == "c"
 
 
+def test_the_users_words_in_an_answer_keep_blocks_that_are_no_text():
+    words = [{"type": "text", "text": "Look:"}, {"type": "note", "note": 1}, {"type": "image", "source": {}}]
+    items = [
+        ItemStarted(item_id="t", item_type="text", text="Wait."),
+        ItemStarted(item_id="u", item_type="user_message", content=msgspec.Raw(json.dumps(words).encode())),
+    ]
+    chunks = flat(live(AiSdk("s"), items, ["r1"] * 2))
+    data = {"text": 'Look:\n{"type":"note","note":1}'}
+    assert [each for each in chunks if each["type"] == "data-reknit-user"] == [
+        {"type": "data-reknit-user", "id": "u", "data": data}
+    ]
+
+
 def test_a_snapshot_fits_into_a_frame(monkeypatch):
     monkeypatch.setattr(ag_ui_messages, "LARGEST_SNAPSHOT", 1000)
     writer = AgUi("s")
