@@ -1,10 +1,11 @@
 """Find small changes to the core that no test notices: a seeded sample of mutants, run against the tests that cover
 them.
 
-``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [PLACE ...]`` works with mutmut on a copy of the
-last commit, prints each survivor as a diff, and exits with 3 if there are any. The first minutes are spent on finding
-which tests run which function; ``--keep`` keeps that result for later runs. A function that no test runs counts as
-survived. Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
+``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [--group core|streams|engine]`` works with mutmut
+on a copy of the last commit. It draws a sample from each group of modules, prints each survivor as a diff, and exits
+with 3 if there are any. The first minutes are spent on finding which tests run which function; ``--keep`` keeps that
+result and what is judged, so that a later run goes on from there. A function that no test runs counts as survived.
+Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from pathlib import Path
 
 from compare_builds import ROOT, say, unpacked
 
-PLACES = (
-    *("pipeline/history", "pipeline/session", "pipeline/rules", "pipeline/targets", "pipeline/providers"),
-    *("pipeline/streams", "pipeline/engine", "pipeline/stages"),
-)
+GROUPS = {
+    "core": ("pipeline/history", "pipeline/session", "pipeline/rules", "pipeline/targets", "pipeline/providers"),
+    "streams": ("pipeline/streams",),
+    "engine": ("pipeline/engine", "pipeline/stages"),
+}
 # Tests whose failure kills a mutant. Other tests, and those that take minutes or need an idle machine, only execute the
 # code in passing.
 TESTS = {
@@ -37,7 +39,7 @@ _UNSELECTABLE = re.compile(r"""["'\\\[\]]""")
 SURVIVED = {0, 5, 33}  # mutmut's exit codes: all tests passed, no test was found, no test runs the function
 
 
-def prepare(folder: Path, places: list[str]) -> None:
+def prepare(folder: Path) -> None:
     """Unpack the last commit and configure there what is mutated and which tests judge it."""
     unpacked("HEAD", folder)
     # mutmut recognises a function by its module, derives the module from the path, and follows no link.
@@ -48,7 +50,7 @@ def prepare(folder: Path, places: list[str]) -> None:
     judges = [path for path in sorted((ROOT / "tests/unit").glob("test_*.py")) if path.stem.split("_")[1] in TESTS]
     settings = {
         "source_paths": ["reknit"],
-        "only_mutate": [f"reknit/{place}/*" for place in places],
+        "only_mutate": [f"reknit/{place}/*" for places in GROUPS.values() for place in places],
         "also_copy": ["topics", "pipeline", "docs"],
         "track_dependencies": False,
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", UNSUITED],
@@ -89,16 +91,23 @@ def outcomes(folder: Path) -> dict[str, int | None]:
     return found
 
 
+def drawn(names: list[str], group: str, size: int, seed: int) -> list[str]:
+    """Return a sample of a group's mutants."""
+    prefixes = tuple(f"reknit.{place.replace('/', '.')}." for place in GROUPS[group])
+    own = [name for name in names if name.startswith(prefixes)]
+    return random.Random(f"{group} {seed}").sample(own, min(size, len(own)))  # noqa: S311  not a secret
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", nargs="*", default=PLACES)
-    parser.add_argument("--sample", type=int, default=200)
+    parser.add_argument("--group", action="append", choices=GROUPS, help="default: all")
+    parser.add_argument("--sample", type=int, default=200, help="mutants of each group")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="work here, and go on from what is there")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="mutants-"))
     if not (folder / "mutants").exists():
-        prepare(folder, given.places)
+        prepare(folder)
         # mutmut has no command that only creates the mutants. Asking for a mutant that does not exist ends after
         # creating them.
         made = mutmut(folder, "run", "--max-children", "1", "none")
@@ -106,7 +115,8 @@ def main() -> int:
             sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
         leave_out_unselectable(folder)
     names = sorted(outcomes(folder))
-    sample = random.Random(given.seed).sample(names, min(given.sample, len(names)))  # noqa: S311  not a secret
+    groups = given.group or GROUPS
+    sample = [name for group in groups for name in drawn(names, group, given.sample, given.seed)]
     ran = mutmut(folder, "run", "--max-children", "1", *sample)
     if ran.returncode:
         say(f"mutmut ended with {ran.returncode}: {ran.stderr[-300:]}")
