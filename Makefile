@@ -109,8 +109,9 @@ site: $(VENV)/.dev ## build the site of the docs into build/site, with every lin
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict $(ARGS)
 	@echo "build/site/index.html"
 
-pictures: $(VENV)/.dev ## take the pictures in docs/pictures, and each page of the viewer at three widths in build/walk (Chromium)
+pictures: $(VENV)/.dev examples/screens/node_modules ## take the pictures in docs/pictures, and the viewer's pages at three widths in build/walk (Chromium)
 	@REQUIRE_BROWSER=1 REKNIT_PICTURES=docs/pictures REKNIT_WALK=build/walk $(PYTEST) -q tests/unit/test_viewer_walk.py
+	@PYTHONPATH=tests $(BIN)/python tests/screens_pictures.py
 
 deploy: $(VENV)/.dev ## write the dashboards and the generated Kubernetes manifests
 	@$(BIN)/python -W ignore deploy/grafana/dashboards.py

@@ -56,7 +56,7 @@ def application(screens: Screens, follower: Follower) -> web.Application:
     app = web.Application(middlewares=[_explained, admitted], client_max_size=LARGEST_BODY)
     app[SCREENS] = screens
     app.on_response_prepare.append(bind)
-    app.add_routes([web.get(HEALTH, _health), *ROUTES, web.options("/{path:.*}", _health)])
+    app.add_routes([web.get(HEALTH, _health), *ROUTES])
 
     async def on_start(_app: web.Application) -> None:
         follower.subscribers.add(screens.feeds.take_entries)
