@@ -14,6 +14,7 @@ from reknit.pipeline.cli.config import configured, setting_option
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.scaling import check_pillow
+from reknit.pipeline.serve.aws import check_botocore
 from reknit.pipeline.serve.upstreams import DEFAULT_UPSTREAMS, Upstream, Upstreams
 from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.settings import Config
@@ -83,6 +84,8 @@ def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
     if url is not None:
         given = (Upstream(name="upstream", to=url, target=target),)
     for upstream in given:
+        if upstream.sign == "any":
+            check_botocore()
         for policy in upstream.policies():
             if policy_from(policy).media == "shrink":  # an error here, not later in every request
                 check_pillow()

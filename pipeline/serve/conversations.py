@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw
 from multidict import MultiMapping
 
+from reknit.pipeline.serve.aws import access_key_in
 from reknit.pipeline.serve.headers import CREDENTIALS
 
 # Headers that Claude Code and Codex send with each request of a conversation.
@@ -46,7 +47,9 @@ def conversation_key(
         upstream: the upstream's name.
         target: of the request.
     """
-    credentials = [headers.get(name, "") for name in sorted(CREDENTIALS)]
+    access_key = access_key_in(headers.get("authorization", ""))
+    # A signature differs in each request.
+    credentials = [access_key] if access_key else [headers.get(name, "") for name in sorted(CREDENTIALS)]
     sessions = [headers.get(name, "") for name in _SESSION_HEADERS]
     parts = [upstream, target, *credentials, *sessions, *_first_words(members)]
     return hmac.digest(secret, msgspec.json.encode(parts), hashlib.sha256)

@@ -26,6 +26,7 @@ _PATHS: Final = (
 _STREAMS: Final = re.compile(
     r"(/converse-stream|/invoke-with-response-stream|:streamGenerateContent|:streamRawPredict)$"
 )
+_BEDROCK: Final = re.compile(r"/model/[^/]+/(converse(-stream)?|invoke(-with-response-stream)?|count-tokens)$")
 # Hosts of the providers, and the targets of the requests that they take.
 _HOSTS: Final = (
     (re.compile(r"(^|\.)anthropic\.com$"), frozenset({"anthropic"})),
@@ -61,6 +62,11 @@ def endpoint_of(path: str, host: str = "") -> Endpoint | None:
             named = _look_alike_at(host) or _ANY_LOOK_ALIKE if imitates else target
             return Endpoint(named, model, _STREAMS.search(path) is not None)
     return None
+
+
+def is_at_bedrock(path: str) -> bool:
+    """Return True for a path of Bedrock's runtime, whose errors have Bedrock's form for every model."""
+    return _BEDROCK.search(path) is not None
 
 
 def targets_of(host: str) -> frozenset[str]:

@@ -21,6 +21,7 @@ from reknit.pipeline.registry import shape_of
 _ANTHROPIC: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     503: "overloaded_error",
@@ -29,6 +30,7 @@ _ANTHROPIC: Final = {
 _GOOGLE: Final = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     413: "INVALID_ARGUMENT",
     503: "UNAVAILABLE",
@@ -36,6 +38,7 @@ _GOOGLE: Final = {
 }
 _BEDROCK: Final = {
     401: "AccessDeniedException",
+    403: "AccessDeniedException",
     404: "ResourceNotFoundException",
     503: "ServiceUnavailableException",
     504: "ModelTimeoutException",
@@ -43,6 +46,15 @@ _BEDROCK: Final = {
 _CALLER_ERRORS: Final = range(400, 500)
 _HEADER_STRING: Final = 7  # the type of a header's value in an event stream frame
 _SEQUENCE: Final = re.compile(rb'"sequence_number"\s*:\s*(\d+)')
+
+
+class GatewayError(Exception):
+    """The gateway answers by itself; ``message`` has no content of the request."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
 
 
 def error_body(target: str, status: int, message: str) -> tuple[bytes, dict[str, str]]:
@@ -67,7 +79,9 @@ def error_body(target: str, status: int, message: str) -> tuple[bytes, dict[str,
     return _json({"error": {"message": message, "type": kind, "param": None, "code": None}}), {}
 
 
-def error_event(target: str, message: str, first: bytes = b"", last: bytes = b"") -> bytes:
+def error_event(
+    target: str, message: str, first: bytes = b"", last: bytes = b"", *, is_in_frames: bool = False
+) -> bytes:
     """Return the event that reports a stream that broke; b"" for a target whose streams have none.
 
     Args:
@@ -75,8 +89,9 @@ def error_event(target: str, message: str, first: bytes = b"", last: bytes = b""
         message: for a person.
         first: the beginning of the stream, with its first event.
         last: the last bytes of the stream.
+        is_in_frames: the stream is one of Bedrock's, whatever the frames hold.
     """
-    write = _EVENTS.get(shape_of(target))
+    write = _converse if is_in_frames else _EVENTS.get(shape_of(target))
     return b"" if write is None else write(message, first, last)
 
 

@@ -19,15 +19,16 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import HttpVersion11, hdrs, web
 from msgspec import Struct
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
 from reknit.pipeline import losses
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.single import Healed
+from reknit.pipeline.serve.aws import AwsSigner, ClientSignature, SignedRequest, Signing, signature_in
 from reknit.pipeline.serve.endpoints import Endpoint
-from reknit.pipeline.serve.errors import error_event
+from reknit.pipeline.serve.errors import GatewayError, error_event
 from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream, with_changed_body
 from reknit.pipeline.serve.healing import Healer
 from reknit.pipeline.serve.memory import RefusalMemory
@@ -46,30 +47,23 @@ log = logging.getLogger("reknit.serve")
 _CONNECT_SECONDS: Final = 10.0
 _REDIRECTS: Final = range(300, 400)
 _NOT_MODIFIED: Final = 304
-# A header of AWS Signature Version 4. It signs the host, which is the gateway's.
-_SIGNED: Final = "AWS4-HMAC-SHA256"
 _FIXES_SHOWN: Final = 20
 _OWN_KEYS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
 _CUT: Final = "The stream from the provider broke before its end."
 
 
-class GatewayError(Exception):
-    """The gateway answers by itself; ``message`` has no content of the request."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
 class _Sent(Struct):
-    """A request to the upstream; ``plain`` is the body of one to a model, without content encoding."""
+    """A request to the upstream; ``plain`` is the body of one to a model, without content encoding.
+
+    ``signing`` is of a request that its client signed for AWS.
+    """
 
     method: str
     url: str
     body: Any
     headers: CIMultiDict[str]
     plain: bytes = b""
+    signing: Signing | None = None
 
 
 class _Trace:
@@ -108,6 +102,7 @@ class Exchanges:
         self._metrics = metrics
         self._repairs = repairs
         self._memories = memories
+        self._signer = AwsSigner()
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
 
     async def relay(self, request: web.Request, to: Destination, exchange: Exchange) -> web.StreamResponse:
@@ -118,14 +113,16 @@ class Exchanges:
         """
         exchange.request_id = uuid.uuid4().hex
         if to.endpoint is None or request.method != hdrs.METH_POST:
-            with closing(Received(await self._send(_unread(request, to), to), "")) as received:
+            sent = await self._passed(request, to)
+            with closing(Received(await self._send(sent, to), "")) as received:
                 return await self._answer(request, received, to, exchange, added=_added(exchange, None))
-        _refuse_signed(request)
         given = await _read_body(request)
+        signing = await self._signing(request, to, given)
+        is_fixed = signing is not None and not signing.can_change
         data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
         body = None if data is None else RequestBody(data)
-        healer = None if body is None else self._healer(request, body, to, to.endpoint)
-        done = await self._repair(body, to, to.endpoint)
+        healer = None if body is None or is_fixed else self._healer(request, body, to, to.endpoint)
+        done = Repaired("failed", reason="signature") if is_fixed else await self._repair(body, to, to.endpoint)
         if body is not None and healer is not None:
             done = await healer.recall(done, body.data)
         self._note_repair(done, to, to.endpoint, exchange)
@@ -134,7 +131,7 @@ class Exchanges:
         try:
             identity = to.endpoint.streams or (body is not None and body.asks_for_stream)
             passed = to_upstream(headers, is_changed=done.body is not None, identity=identity, key=_key_of(to))
-            sent = _Sent(request.method, to.url, given, passed, b"" if body is None else body.data)
+            sent = _Sent(request.method, to.url, given, passed, b"" if body is None else body.data, signing)
             if done.body is not None:
                 sent.body = sent.plain = done.body
             received = Received(await self._send(sent, to), to.endpoint.target)
@@ -179,7 +176,8 @@ class Exchanges:
                 if found is None:
                     break
                 received.close()
-                sent = _Sent(sent.method, sent.url, found.body, with_changed_body(sent.headers), found.body)
+                narrower = with_changed_body(sent.headers)
+                sent = _Sent(sent.method, sent.url, found.body, narrower, found.body, sent.signing)
                 received = Received(await self._send(sent, to), target)
                 refusal = await received.refusal(self._hold_seconds)
                 self._note_healing(found, received, refusal, target, exchange)
@@ -228,12 +226,39 @@ class Exchanges:
                 400, f"Reknit did not send this request, since the provider would refuse it. {done.reason}"
             )
 
+    async def _passed(self, request: web.Request, to: Destination) -> _Sent:
+        """Return a request that is not to a model. Its body is forwarded while it is received, unless it is signed.
+
+        Raises:
+            GatewayError: 413: a body to sign is too large; it cannot be signed.
+        """
+        headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
+        if _signature_for(to, request.headers) is None:
+            return _unread(request, headers, to)
+        given = await _read_body(request)
+        return _Sent(request.method, to.url, given, headers, signing=await self._signing(request, to, given))
+
+    async def _signing(self, request: web.Request, to: Destination, given: bytes) -> Signing | None:
+        """Return how a request that its client signed for AWS is sent; None for other requests.
+
+        Raises:
+            GatewayError: it cannot be sent.
+        """
+        signature = _signature_for(to, request.headers)
+        if signature is None:
+            return None
+        client = SignedRequest(signature, request.method, request.host, request.raw_path, request.headers)
+        return await self._signer.signing_of(client, given, to.url, is_any_allowed=to.upstream.sign == "any")
+
     async def _send(self, sent: _Sent, to: Destination) -> aiohttp.ClientResponse:
         """Send a request; once more if it went over a kept connection that the upstream had closed.
 
         Raises:
             GatewayError: 502 or 504: no answer came.
         """
+        headers = sent.headers
+        if sent.signing is not None:
+            headers = sent.signing.headers_for(sent.url, headers, sent.body)
         for can_repeat in (isinstance(sent.body, bytes), False):
             trace = _Trace()
             try:
@@ -241,7 +266,7 @@ class Exchanges:
                     sent.method,
                     URL(sent.url, encoded=True),
                     data=sent.body,
-                    headers=sent.headers,
+                    headers=headers,
                     allow_redirects=False,
                     timeout=self._timeout,
                     trace_request_ctx=trace,
@@ -342,10 +367,14 @@ def new_client() -> aiohttp.ClientSession:
     )
 
 
-def _unread(request: web.Request, to: Destination) -> _Sent:
+def _signature_for(to: Destination, headers: MultiMapping[str]) -> ClientSignature | None:
+    """Return the signature of a request for AWS; None if it has none, or if the gateway's own key replaces it."""
+    return None if to.upstream.key_env else signature_in(headers)
+
+
+def _unread(request: web.Request, headers: CIMultiDict[str], to: Destination) -> _Sent:
     """Return a request whose body is forwarded while it is received."""
     body = request.content if request.can_read_body else None
-    headers = to_upstream(request.headers, is_changed=False, identity=False, key=_key_of(to))
     # A length that the client declared stays, so that the upstream need not read chunks.
     length = request.headers.get(hdrs.CONTENT_LENGTH)
     if length is not None and body is not None:
@@ -365,14 +394,6 @@ async def _read_body(request: web.Request) -> bytes:
         if len(body) > MOST_BYTES:
             raise GatewayError(413, f"the body of the request exceeds {MOST_BYTES} bytes")
     return bytes(body)
-
-
-def _refuse_signed(request: web.Request) -> None:
-    if request.headers.get(hdrs.AUTHORIZATION, "").startswith(_SIGNED):
-        message = (
-            "a request with an AWS signature cannot be forwarded, since it signs this gateway's host; use a bearer key"
-        )
-        raise GatewayError(400, message)
 
 
 def _call_of(request: web.Request, to: Destination, endpoint: Endpoint, body: RequestBody | None) -> Call:
@@ -422,10 +443,9 @@ async def _abort(request: web.Request, response: web.StreamResponse, watch: Stre
     transport = request.transport
     if transport is None:
         return
-    is_frames = target == "bedrock-converse"
     # An unfinished SSE event is ended by a blank line. After an unfinished frame nothing can follow.
-    if watch is not None and (watch.is_at_boundary or not is_frames):
-        event = error_event(target, _CUT, watch.first, watch.last)
+    if watch is not None and (watch.is_at_boundary or not watch.is_in_frames):
+        event = error_event(target, _CUT, watch.first, watch.last, is_in_frames=watch.is_in_frames)
         try:
             await response.write(event if watch.is_at_boundary else b"\n\n" + event)
         except ConnectionError:

@@ -24,7 +24,7 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 # Credentials of a client, in the headers of all providers. A gateway with a key of its own replaces them.
-CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key"})
+CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "x-amz-security-token"})
 # Digests of a body; they are wrong once it was repaired.
 _OF_BODY: Final = frozenset({"content-encoding", "content-md5", "digest", "content-digest", "repr-digest"})
 # The client of the upstream writes these itself.

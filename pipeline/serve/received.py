@@ -17,7 +17,7 @@ from msgspec import Struct
 from reknit.pipeline.client.answers import AnswerFacts
 from reknit.pipeline.serve.documents import DocumentWatch
 from reknit.pipeline.serve.repair import decoded
-from reknit.pipeline.serve.streams import StreamWatch, is_json, is_stream
+from reknit.pipeline.serve.streams import StreamWatch, is_in_frames, is_json, is_stream
 
 # Bytes of an answer that are read here at most. A longer refusal is no sentence.
 _MOST_BYTES: Final = 64 * 1024
@@ -54,8 +54,10 @@ class Received:
         self.target = target
         self.answer = answer
         self.begin = b""
-        self.watch = StreamWatch(target) if target and answer.status == web.HTTPOk.status_code and is_readable else None
-        is_document = target and answer.status == web.HTTPOk.status_code and is_json(answer.content_type)
+        is_answer = target and answer.status == web.HTTPOk.status_code
+        framed = is_in_frames(answer.content_type)
+        self.watch = StreamWatch(target, is_in_frames=framed) if is_answer and is_readable else None
+        is_document = is_answer and is_json(answer.content_type)
         self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
         self.broken: aiohttp.ClientError | TimeoutError | None = None
 

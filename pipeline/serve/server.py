@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.serve.errors import error_body
-from reknit.pipeline.serve.exchange import Exchanges, GatewayError, new_client
+from reknit.pipeline.serve.errors import GatewayError, error_body
+from reknit.pipeline.serve.exchange import Exchanges, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.local import LocalPaths, has_key
 from reknit.pipeline.serve.memory import RefusalMemory
@@ -24,7 +24,7 @@ from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
 from reknit.pipeline.serve.repair import MOST_BYTES, Repairs
-from reknit.pipeline.serve.upstreams import Destination, Upstreams
+from reknit.pipeline.serve.upstreams import Destination, Upstreams, form_of_errors
 from reknit.pipeline.tracing.calls import Tracing
 from reknit.pipeline.urls import LOOPBACK
 from reknit.pipeline.web import listen, runner_of, status_app
@@ -107,8 +107,7 @@ class Gateway:
 
 
 def _error_response(error: GatewayError, to: Destination | None) -> web.Response:
-    target = "" if to is None or to.endpoint is None else to.endpoint.target
-    body, headers = error_body(target, error.status, f"Reknit: {error.message}")
+    body, headers = error_body("" if to is None else form_of_errors(to), error.status, f"Reknit: {error.message}")
     if error.status == web.HTTPServiceUnavailable.status_code:
         headers["retry-after"] = "1"
     elif error.status == web.HTTPUpgradeRequired.status_code:
@@ -204,10 +203,10 @@ async def serve(
 
 
 def _check_key(upstreams: Upstreams, listening: Listening) -> None:
-    with_key = [each.name for each in upstreams if each.key_env]
+    with_key = [each.name for each in upstreams if each.key_env or each.sign == "any"]
     if not listening.key and (listening.host not in LOOPBACK or with_key):
         exposed = f"{listening.host} is no loopback address"
-        reason = f"upstream {with_key[0]} has a key of its own" if with_key else exposed
+        reason = f"upstream {with_key[0]} sends the gateway's own key or signature" if with_key else exposed
         raise InputError("key_missing", f"{reason}, so clients need a key: give --key-file")
 
 

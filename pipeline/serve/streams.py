@@ -12,22 +12,30 @@ from reknit.pipeline.client.answers import AnswerFacts, AnswerReader
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.registry import SOURCES
 
-_STREAM_TYPES: Final = ("text/event-stream", "application/vnd.amazon.eventstream")
+_FRAMES: Final = "application/vnd.amazon.eventstream"
+_STREAM_TYPES: Final = ("text/event-stream", _FRAMES)
 # Bytes of the beginning and of the end that an error event is made from.
 _FIRST_BYTES: Final = 256 * 1024
 _LAST_BYTES: Final = 64 * 1024
-# The target whose streams are frames of application/vnd.amazon.eventstream; all others are server-sent events.
-_IN_FRAMES: Final = "bedrock-converse"
 _LENGTH_BYTES: Final = 4
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 def is_stream(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() in _STREAM_TYPES
+    return _media_type(content_type) in _STREAM_TYPES
+
+
+def is_in_frames(content_type: str) -> bool:
+    """Return True for a stream of Bedrock, whose events are binary frames; all others are server-sent events."""
+    return _media_type(content_type) == _FRAMES
 
 
 def is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == "application/json"
+    return _media_type(content_type) == "application/json"
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 class StreamWatch:
@@ -36,16 +44,18 @@ class StreamWatch:
     Attributes:
         first: the beginning of the stream, up to 256 KiB.
         last: the end of the bytes so far, up to 64 KiB.
+        is_in_frames: its events are binary frames.
 
     Args:
         target: of the request; the source of its stream has the same name.
+        is_in_frames: as the attribute.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, is_in_frames: bool = False) -> None:
         self._reader: AnswerReader | None = AnswerReader(SOURCES[target], "bytes")
         self.first = b""
         self.last = b""
-        self._is_frames = target == _IN_FRAMES
+        self.is_in_frames = is_in_frames
         self._left_of_frame = 0
         self._length = b""
 
@@ -54,7 +64,7 @@ class StreamWatch:
         if len(self.first) < _FIRST_BYTES:
             self.first += data[: _FIRST_BYTES - len(self.first)]
         self.last = (self.last + data)[-_LAST_BYTES:] if len(data) < _LAST_BYTES else data[-_LAST_BYTES:]
-        if self._is_frames:
+        if self.is_in_frames:
             self._follow_frames(data)
         if self._reader is not None:
             try:
@@ -96,7 +106,7 @@ class StreamWatch:
     @property
     def is_at_boundary(self) -> bool:
         """True if the last event is complete, so that another one can follow."""
-        if self._is_frames:
+        if self.is_in_frames:
             return not (self._left_of_frame or self._length)
         return not self.last or self.last.endswith(_EVENT_ENDS)
 

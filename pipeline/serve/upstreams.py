@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct
 from reknit.pipeline.errors import InputError, expected_one_of
 from reknit.pipeline.policy import Endpoint as PolicyEndpoint
 from reknit.pipeline.policy import Platform, Policy
-from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of, targets_of
+from reknit.pipeline.serve.endpoints import Endpoint, endpoint_of, is_at_bedrock, targets_of
 from reknit.pipeline.urls import LOOPBACK
 
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -57,6 +57,8 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         policy: of repair, as in ``[session.policy]``.
         models: settings by pattern of the model's name, such as ``claude-opus-*``; the first that matches applies.
         key_env: the environment variable of a key that replaces the client's; "": the client's key is forwarded.
+        sign: the gateway signs a request that was signed for AWS again with its own credentials: if the client has the
+            same credentials (``own``), or always (``any``), for which clients need the gateway's key.
         heal: how often one request is sent again without what the provider refused: never, ``once``, or three times
             (``on``).
         reject: an irreparable request is forwarded unchanged, or answered in the provider's words (``local``).
@@ -69,6 +71,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Policy = Policy()
     models: dict[str, ModelSettings] = {}
     key_env: str = ""
+    sign: Literal["own", "any"] = "own"
     heal: Heal = "on"
     reject: Literal["forward", "local"] = "forward"
 
@@ -203,3 +206,10 @@ def shapes_of(upstream: Upstream) -> frozenset[str]:
     if upstream.target:
         return frozenset({_shape_of(upstream.target)})
     return frozenset(map(_shape_of, targets_of(urlsplit(upstream.to).hostname or "")))
+
+
+def form_of_errors(to: Destination) -> str:
+    """Return the target in whose form the gateway reports errors to the clients of a destination; "" if unknown."""
+    if is_at_bedrock(urlsplit(to.url).path) or "bedrock-converse" in shapes_of(to.upstream):
+        return "bedrock-converse"
+    return "" if to.endpoint is None else to.endpoint.target

