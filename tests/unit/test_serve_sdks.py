@@ -5,7 +5,6 @@ each must raise, wherever the stream is cut.
 """
 
 import asyncio
-import subprocess
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -16,6 +15,7 @@ import botocore.session
 import openai
 import provider_answers as answers
 import pytest
+from certificates import make_certificate
 from gateway import Provider, gateway_to, streamed
 from google import genai
 from google.genai import types
@@ -195,13 +195,7 @@ each_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A self-signed certificate for 127.0.0.1, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(autouse=True)
