@@ -91,21 +91,34 @@ class MessageRepair:
             load: makes an object of a new message, and of the object that it replaces, if there is one.
         """
         try:
-            done = self._entries(dump(messages))
-            if done is None:
-                return None
-            entries, fixes = done
-            found = [
-                messages[entry] if isinstance(entry, int) else load(entry.members, _at(messages, entry.origin))
-                for entry in entries
-            ]
+            done = self.attempt(messages, dump, load)
         except Exception as error:  # noqa: BLE001  the frameworks' classes raise anything, and the call must be made
             is_known = isinstance(error, ReknitError)
             _LOG.warning("the history cannot be repaired and is passed on unchanged: %s", error, exc_info=not is_known)
             return None
+        if done is None:
+            return None
+        found, fixes = done
         if self._on_fixes is not None:
             self._on_fixes(fixes)
         return found
+
+    def attempt(
+        self,
+        messages: Sequence[_Message],
+        dump: Callable[[Sequence[_Message]], list[Any]],
+        load: Callable[[Members, _Message | None], _Message],
+    ) -> tuple[list[_Message], list[Fix]] | None:
+        """Return a repaired list as `repaired` does, with its fixes; raise an error for a list that cannot be read."""
+        done = self._entries(dump(messages))
+        if done is None:
+            return None
+        entries, fixes = done
+        found = [
+            messages[entry] if isinstance(entry, int) else load(entry.members, _at(messages, entry.origin))
+            for entry in entries
+        ]
+        return found, fixes
 
     def _entries(self, dumped: list[Any]) -> tuple[list[int | NewMessage], list[Fix]] | None:
         """Return places of untouched messages and new messages, with the fixes; None if nothing needs a repair."""

@@ -1,19 +1,22 @@
-"""Requests that the gateway answers by itself: ``GET /`` for a person, and ``/mend`` for programs.
+"""Requests that the gateway answers by itself: ``GET /`` for a person, ``/mend`` for programs, and a guardrail.
 
-A page in a browser on this machine could reach both, so ``Host`` and ``Origin`` are checked. A gateway with a key asks
-for the key instead of the host name: such a page does not know the key.
+A page in a browser on this machine could reach all of them, so ``Host`` and ``Origin`` are checked. A gateway with a
+key asks for the key instead of the host name: such a page does not know the key.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 from aiohttp import web
 
 from reknit.pipeline import pages
 from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.serve.guardrail import PATH as GUARDRAIL_PATH
+from reknit.pipeline.serve.guardrail import guard
 from reknit.pipeline.serve.headers import KEY
 from reknit.pipeline.serve.mend import mend, schemas
 from reknit.pipeline.serve.recent import RecentExchanges
@@ -43,7 +46,8 @@ class LocalPaths:
         if self._is_loopback:
             app.router.add_get("/", self._checked(self._show))
         app.router.add_get("/mend", self._checked(self._schemas))
-        app.router.add_post("/mend", self._checked(self._mend))
+        app.router.add_post("/mend", self._checked(partial(self._repaired, mend)))
+        app.router.add_post(GUARDRAIL_PATH, self._checked(partial(self._repaired, guard)))
 
     def _checked(
         self, handle: Callable[[web.Request], Awaitable[web.Response]]
@@ -64,14 +68,14 @@ class LocalPaths:
     async def _schemas(self, _request: web.Request) -> web.Response:
         return web.json_response(body=msgspec.json.encode(schemas()))
 
-    async def _mend(self, request: web.Request) -> web.Response:
+    async def _repaired(self, work: Callable[[bytes], tuple[bool, bytes]], request: web.Request) -> web.Response:
         body = bytearray()
         async for piece in request.content.iter_any():
             body += piece
             if len(body) > MOST_BYTES:
                 raise web.HTTPRequestEntityTooLarge(max_size=MOST_BYTES, actual_size=len(body))
         try:
-            is_usable, result = await self._repairs.run(mend, bytes(body))
+            is_usable, result = await self._repairs.run(work, bytes(body))
         except ReknitError as error:  # of the helper process; those of the request are in the result
             raise web.HTTPServiceUnavailable(text=f"{error.message}\n", headers={"Retry-After": "1"}) from error
         return web.json_response(body=result, status=200 if is_usable else 400)

@@ -70,16 +70,17 @@ def mend(data: bytes) -> tuple[bool, bytes]:
     """Return True and the JSON of a result; False and the JSON of an error if the request cannot be used."""
     try:
         result = _result_of(_decode(data))
-    except ReknitError as error:
-        return False, _error(MendError(error.code, error.message, error.path))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        code = "wrong_type" if isinstance(error, msgspec.ValidationError) else "not_json"
-        return False, _error(MendError(code, str(error) or "not JSON that can be read"))
+    except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return False, refusal_of(error)
     return True, msgspec.json.encode(result)
 
 
-def _error(error: MendError) -> bytes:
-    return msgspec.json.encode(MendRefusal(error))
+def refusal_of(error: Exception) -> bytes:
+    """Return the JSON of an answer with status 400, for an error of Reknit or of decoding."""
+    if isinstance(error, ReknitError):
+        return msgspec.json.encode(MendRefusal(MendError(error.code, error.message, error.path)))
+    code = "wrong_type" if isinstance(error, msgspec.ValidationError) else "not_json"
+    return msgspec.json.encode(MendRefusal(MendError(code, str(error) or "not JSON that can be read")))
 
 
 def _result_of(request: MendRequest) -> MendResult:
