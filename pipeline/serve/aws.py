@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
+from time import monotonic
 from typing import Any, Final
 
 from aiohttp import hdrs
@@ -47,6 +48,8 @@ _REPLACED: Final = frozenset({"authorization", _DATE, "date", _TOKEN, _DIGEST, "
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 # AWS accepts the same difference.
 _MOST_DIFFERENCE: Final = timedelta(minutes=15)
+# A client with another access key makes the gateway search for new credentials, not more often than this.
+_SEARCH_SECONDS: Final = 60.0
 
 
 class ClientSignature(Struct, frozen=True):
@@ -147,6 +150,8 @@ class AwsSigner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._session: Any = None
+        self._known: tuple[Any, ...] = ()
+        self._next_search = 0.0
 
     async def signing_of(self, client: SignedRequest, body: bytes, url: str, *, is_any_allowed: bool) -> Signing:
         """Return how a signed request is sent.
@@ -170,34 +175,54 @@ class AwsSigner:
 
     async def _credentials_for(self, client: SignedRequest, body: bytes, *, is_any_allowed: bool) -> Any:  # noqa: ANN401  a type of botocore, which has none
         # They may be fetched over the network or by a program.
-        credentials = await asyncio.to_thread(self._credentials)
-        if not (is_any_allowed or _is_signed_with(credentials, client, body)):
+        known = await asyncio.to_thread(self._credentials, None if is_any_allowed else client.signature.access_key)
+        if not (is_any_allowed or any(_is_signed_with(each, client, body) for each in known)):
             message = (
                 "the request is not signed with the AWS credentials of this gateway; use the same credentials or a "
                 'bearer key, or set sign = "any" for the upstream'
             )
             raise GatewayError(403, message)
-        return credentials
+        return known[0]
 
-    def _credentials(self) -> Any:  # noqa: ANN401  as above
+    def _credentials(self, access_key: str | None) -> tuple[Any, ...]:
+        """Return the gateway's credentials, and then those that they replaced, which clients may still have.
+
+        Args:
+            access_key: if none of them has it, they are searched again, since a client may have newer ones; None: any.
+        """
         if not has_botocore():
             log.warning(INSTALL)
             raise GatewayError(400, f"{INSTALL}; or use a bearer key")
+        with self._lock:
+            self._find()
+            is_known = access_key is None or any(each.access_key == access_key for each in self._known)
+            if not is_known and monotonic() >= self._next_search:
+                self._next_search = monotonic() + _SEARCH_SECONDS
+                self._session = None
+                self._find()
+            return self._known
+
+    def _find(self) -> None:
+        """Put the present credentials first among the known ones.
+
+        Raises:
+            GatewayError: 403 if there are none; 503 if they cannot be fetched.
+        """
         import botocore.session  # noqa: PLC0415  an extra
 
         # Its debug messages have the signed headers, and the session token is one of them.
         logging.getLogger("botocore").setLevel(logging.WARNING)
         try:
-            with self._lock:
-                self._session = self._session or botocore.session.Session()
-                found = self._session.get_credentials()
-                frozen = None if found is None else found.get_frozen_credentials()
+            self._session = self._session or botocore.session.Session()
+            source = self._session.get_credentials()
+            found = None if source is None else source.get_frozen_credentials()
         except Exception as error:  # noqa: BLE001  its sources raise errors of files, programs and the network
             # Their texts may quote secrets.
             raise GatewayError(503, f"AWS credentials cannot be fetched: {error_name(error)}") from None
-        if frozen is None or not frozen.access_key:
+        if found is None or not found.access_key:
             raise GatewayError(403, "this gateway has no AWS credentials to sign the request with; use a bearer key")
-        return frozen
+        if self._known[:1] != (found,):
+            self._known = (found, *self._known[:1])
 
 
 def _is_signed_with(credentials: Any, client: SignedRequest, body: bytes) -> bool:  # noqa: ANN401  a type of botocore

@@ -5,6 +5,7 @@ import base64
 import json
 import logging
 import sys
+import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
@@ -91,10 +92,10 @@ async def says(_request):
     return web.json_response(SAID)
 
 
-def signed(url, body, path=f"{PATH}/converse", *, secret=SECRET, method="POST", **headers):
+def signed(url, body, path=f"{PATH}/converse", *, secret=SECRET, key=KEY, method="POST", **headers):
     """Return the headers of a request that was signed for a URL."""
     request = AWSRequest(method=method, url=url + path, data=body, headers=headers)
-    SigV4Auth(Credentials(KEY, secret, TOKEN), "bedrock", "eu-west-1").add_auth(request)
+    SigV4Auth(Credentials(key, secret, TOKEN), "bedrock", "eu-west-1").add_auth(request)
     return dict(request.headers.items())
 
 
@@ -292,6 +293,28 @@ async def test_credentials_that_cannot_be_fetched_may_be_there_later(environment
         again = (await posted(client, url, VALID, headers))[0]
     assert (first[:2], again) == ((503, "ServiceUnavailableException"), 200)
     assert "marker" not in first[2] + caplog.text
+
+
+async def test_rotated_credentials_are_found_and_the_last_ones_serve_on(environment, monkeypatch):
+    async with gateway(says) as (provider, url, client):
+        first = signed(url, VALID)
+        assert (await posted(client, url, VALID, first))[0] == 200
+        environment.setenv("AWS_ACCESS_KEY_ID", "AKIDSECOND")
+        second = signed(url, VALID, key="AKIDSECOND")
+        statuses = [(await posted(client, url, VALID, headers))[0] for headers in (second, first)]
+        # A client with another key cannot make the gateway search for every request.
+        environment.setenv("AWS_ACCESS_KEY_ID", "AKIDTHIRD")
+        third = signed(url, VALID, key="AKIDTHIRD")
+        statuses.append((await posted(client, url, VALID, third))[0])
+        monkeypatch.setattr(aws, "monotonic", lambda: time.monotonic() + 60)
+        statuses.append((await posted(client, url, VALID, third))[0])
+        statuses.append((await posted(client, url, VALID, first))[0])
+    assert statuses == [200, 200, 403, 200, 403]
+    assert [scope_of(each.headers)[0] for each in provider.received] == [
+        KEY,
+        *["AKIDSECOND"] * 2,
+        "AKIDTHIRD",
+    ]
 
 
 async def test_no_credential_is_logged(caplog, tmp_path):
