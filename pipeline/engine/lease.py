@@ -19,6 +19,10 @@ class Lease:
         self.until = until
         self._has_ended = False
 
+    def lasts(self, now: float) -> bool:
+        """Return whether this worker may write at this time."""
+        return now < self.until
+
     def renew(self, until: float) -> None:
         """Extend it, unless it has ended."""
         if not self._has_ended:

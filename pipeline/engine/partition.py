@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from aiokafka.errors import KafkaError
 from msgspec import Struct, field, structs
 
+from reknit.pipeline.engine.backoff import Backoff
 from reknit.pipeline.engine.batches import (
     Backlog,
     Slices,
@@ -42,7 +43,8 @@ from reknit.topics.positions import PositionMark, group_metadata
 if TYPE_CHECKING:
     from reknit.pipeline.engine.runtime import Runtime
 
-# Pause before a partition is opened again: the first, doubled each time up to the second.
+# Pause before a partition is opened again: the first, doubled up to the second until a commit succeeds. Each opening
+# reads the changelog.
 _REOPEN_SECONDS = 0.5
 _REOPEN_SECONDS_MOST = 5.0
 
@@ -127,6 +129,7 @@ class Partition:
         self._is_ours = is_ours
         # Failures that a new opening may repair: the last one, and the first since the last commit.
         self._failed_at = self._failing_since = float("-inf")
+        self._backoff = Backoff(_REOPEN_SECONDS, _REOPEN_SECONDS_MOST)
         self._next_batch_at = 0.0
         self._has_due = False  # True if records that are kept in state are due, as of the last commit
         self._released_at: int | None = None  # the unique offset of their release
@@ -296,20 +299,21 @@ class Partition:
         self._note_failure(error)
         log.warning("%s partition %d is opened anew: %s", *self._place, _words(error))
         await self._writer.close()
-        delay = _REOPEN_SECONDS
         while True:
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, _REOPEN_SECONDS_MOST)
+            await asyncio.sleep(self._backoff.pause())
             if not self._runtime.answers:
                 await self._runtime.next_answer()
-                delay = _REOPEN_SECONDS
+                self._backoff.reset()
             ours = await self._is_ours(group_offset(self.next, has_due=self._has_due))
             if ours is False:
                 # The group no longer knows this member, which joins again. The new owner opens the partition.
                 self.phase = Phase.CLOSED
                 return
             if ours:
-                break
+                if self._runtime.lease.lasts(self._clock.monotonic()):
+                    break
+                # Without a lease no batch could be written. A group may accept commits, but answer no heartbeat.
+                self._note_failure(error)
         self._writer = self._new_writer(self._kept.stage)
 
     def _note_failure(self, error: Exception) -> None:
@@ -519,6 +523,7 @@ class Partition:
                 break
         self.next, self._has_due = position, has_due
         self._failed_at = float("-inf")
+        self._backoff.reset()
         self._runtime.steps[self._place] += 1
         self._runtime.on_answer()
         self._on_position(batch.group_offset)

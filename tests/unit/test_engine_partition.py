@@ -13,6 +13,7 @@ from msgspec import Raw, structs
 from reknit.pipeline.engine import partition as module
 from reknit.pipeline.engine import state as state_module
 from reknit.pipeline.engine.batches import Backlog, OffsetGap, Span, smaller_letter
+from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.limits import RefusedSizeError
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import (
@@ -577,6 +578,44 @@ async def test_after_a_write_of_unknown_outcome_it_is_reopened(make, error, comm
     await until(lambda: actor.next == 4)
     assert broker.values == [b"0:1", b"1:2", b"2:3", b"3:4"], "once each, from the state that was committed"
     assert runtime.failure is None
+
+
+async def test_pauses_before_new_openings_grow_until_a_commit_succeeds(make):
+    broker, actor, _ = await make()
+    pauses, pause = [], actor._backoff.pause
+    actor._backoff.pause = lambda: pauses.append(pause()) or pauses[-1]
+    for opened in (2, 3, 4):
+        broker.fail_once(KafkaConnectionError("gone"), committed=False)
+        actor.offer(span(0, fetched(0)))
+        await until(lambda opened=opened: broker.opened == opened and actor.phase is Phase.WORKING)
+    await finish(actor, 0)
+    broker.fail_once(KafkaConnectionError("gone"), committed=False)
+    actor.offer(span(1, fetched(1)))
+    await until(lambda: broker.opened == 5 and actor.phase is Phase.WORKING)
+    assert pauses == [0.001, 0.002, 0.004, 0.001]
+
+
+async def test_it_is_not_opened_again_before_its_lease_is_renewed(make):
+    broker, actor, runtime = await make()
+    runtime.lease = Lease(float("-inf"))
+    broker.fail_once(PartitionLostError("stuck", "no heartbeat was answered"), committed=False)
+    broker.ours = [True] * 3
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: not broker.ours)
+    assert (broker.opened, actor.phase) == (1, Phase.OPENING)
+    runtime.lease.renew(float("inf"))
+    await until(lambda: actor.phase is Phase.WORKING)
+    await finish(actor, 0)
+    assert (broker.opened, broker.values, runtime.failure) == (2, [b"0:1"], None)
+
+
+async def test_a_lease_that_is_not_renewed_ends_the_worker(make):
+    broker, actor, runtime = await make(stall_seconds=0.05)
+    runtime.lease = Lease(float("-inf"))
+    broker.fail_once(PartitionLostError("stuck", "no heartbeat was answered"), committed=False)
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: runtime.failure is not None)
+    assert (runtime.failure.code, broker.opened, broker.batches) == ("stuck", 1, [])
 
 
 class Store:
