@@ -137,8 +137,7 @@ class Partition:
         self._backlog = Backlog()
         self._full = False  # whether the consumer waits for `on_room`
         self._slices = Slices(self._tuning.slice_records, self._tuning.slice_seconds)
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._task = asyncio.create_task(self._live(), name=f"{topic}-{number}")
 
