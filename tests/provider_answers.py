@@ -1,5 +1,6 @@
 """Streamed answers of the providers, whole and cut, as bytes: the pieces that a provider would send."""
 
+import base64
 import json
 import struct
 from zlib import crc32
@@ -122,14 +123,34 @@ def gemini_call():
 
 
 def _frame(kind, **members):
-    headers = b"".join(
+    return framed(members, **{":event-type": kind, ":content-type": "application/json", ":message-type": "event"})
+
+
+def framed(members, **headers):
+    """Return a message of AWS's event stream."""
+    head = b"".join(
         bytes((len(name),)) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
-        for name, value in ((":event-type", kind), (":content-type", "application/json"), (":message-type", "event"))
+        for name, value in headers.items()
     )
     payload = json.dumps(members).encode()
-    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
-    frame = prelude + struct.pack(">I", crc32(prelude)) + headers + payload
+    prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
+    frame = prelude + struct.pack(">I", crc32(prelude)) + head + payload
     return frame + struct.pack(">I", crc32(frame))
+
+
+def exception(kind, message):
+    """Return the frame in which Bedrock reports an error inside a stream."""
+    return framed({"message": message}, **{":exception-type": kind, ":message-type": "exception"})
+
+
+def chunk(payload):
+    """Return the frame of InvokeModelWithResponseStream that holds an event of the model."""
+    return _frame("chunk", bytes=base64.b64encode(payload).decode())
+
+
+def invoked(events):
+    """Return server-sent events in the frames of InvokeModelWithResponseStream."""
+    return [chunk(each.partition(b"data: ")[2].strip()) for each in events]
 
 
 def _converse(deltas, reason, **start):

@@ -118,14 +118,18 @@ class Signing(Struct, frozen=True):
     """How a request that a client signed is sent to the upstream.
 
     Attributes:
-        client: the request as it was received.
-        body: its body as it was received.
+        client: the request, as received.
+        body: its body, as received.
         credentials: of the gateway; None if it must not or cannot sign, so that the request must stay as it is.
     """
 
     client: SignedRequest
     body: bytes
     credentials: Any = None
+
+    def __repr__(self) -> str:
+        """Return a text without the credentials."""
+        return f"Signing(can_change={self.can_change})"
 
     @property
     def can_change(self) -> bool:
@@ -157,8 +161,8 @@ class AwsSigner:
         """Return how a signed request is sent.
 
         Args:
-            client: the request as it was received.
-            body: its body as it was received.
+            client: the request, as received.
+            body: its body, as received.
             url: of the upstream, percent-encoded.
             is_any_allowed: a client need not have the gateway's own credentials.
 
@@ -206,7 +210,7 @@ class AwsSigner:
         """Put the present credentials first among the known ones.
 
         Raises:
-            GatewayError: 403 if there are none; 503 if they cannot be fetched.
+            GatewayError: 403 if the chain has no credentials; 503 if they cannot be fetched.
         """
         import botocore.session  # noqa: PLC0415  an extra
 

@@ -1,7 +1,7 @@
 """LiteLLM's generic guardrail API: the messages of a request in; the messages to send instead out.
 
 LiteLLM calls it before each request to a model, and shows every request as Chat Completions' messages, whichever API
-its client uses. Messages that need no repair come back as they were, so that LiteLLM keeps its own objects for them.
+its client uses. Messages that need no repair come back unchanged, so that LiteLLM keeps its own objects for them.
 Source: ``litellm.types.proxy.guardrails.guardrail_hooks.generic_guardrail_api`` of LiteLLM 1.108.
 """
 

@@ -1,7 +1,6 @@
 """Amazon Bedrock on the request path: signatures, repaired bodies, healed refusals, and streams of InvokeModel."""
 
 import asyncio
-import base64
 import json
 import logging
 import sys
@@ -24,6 +23,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from click.testing import CliRunner
 from gateway import Provider, gateway, gateway_to, streamed
+from multidict import CIMultiDict
 from yarl import URL
 
 from reknit.pipeline.cli import main
@@ -70,14 +70,12 @@ async def called(url, operation, **given):
     return await asyncio.to_thread(_called, url, operation, **given)
 
 
-def _called(url, operation, credentials=(), **given):
-    names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+def _called(url, operation, **given):
     client = botocore.session.Session().create_client(
         "bedrock-runtime",
         region_name="eu-west-1",
         endpoint_url=url,
         config=botocore.config.Config(retries={"total_max_attempts": 1}),
-        **dict(zip(names, credentials, strict=False)),
     )
     with closing(client):
         answer = getattr(client, operation)(modelId=MODEL, **given)
@@ -106,6 +104,17 @@ async def posted(client, url, body, headers, path=f"{PATH}/converse"):
 
 def is_by(received, secret=SECRET):
     return is_signed(received.method, received.path, received.headers, received.body, secret)
+
+
+INVOKED = {
+    "anthropic_version": "bedrock-2023-05-31",
+    "max_tokens": 64,
+    "messages": [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}]},
+        {"role": "user", "content": "and?"},
+    ],
+}
 
 
 # Requests signed with the gateway's own credentials.
@@ -171,26 +180,23 @@ async def test_a_digest_that_the_client_signed_is_that_of_the_sent_body():
     assert is_by(received)
 
 
-async def test_the_region_of_the_upstream_is_signed():
-    for host, region in (
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
         ("bedrock-runtime.us-east-1.amazonaws.com", "us-east-1"),
         ("bedrock-runtime-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
         ("vpce-1.bedrock-runtime.ap-southeast-2.vpce.amazonaws.com", "ap-southeast-2"),
+        ("bedrock-proxy.example.com", "eu-west-1"),
         ("127.0.0.1", "eu-west-1"),
-    ):
-        given = signed("http://gateway", VALID)
-        client = aws.SignedRequest(
-            aws.signature_in(_multi(given)), "POST", "gateway", f"{PATH}/converse", _multi(given)
-        )
-        headers = aws._signed(Credentials(KEY, SECRET), client, f"https://{host}{PATH}/converse", _multi(given), VALID)
-        assert scope_of({"authorization": headers["authorization"]})[2] == region
-        assert "x-amz-security-token" not in headers
-
-
-def _multi(headers):
-    from multidict import CIMultiDict
-
-    return CIMultiDict(headers)
+    ],
+)
+def test_the_region_of_the_upstream_is_signed(host, region):
+    headers = CIMultiDict(signed("http://gateway", VALID))
+    client = aws.SignedRequest(aws.signature_in(headers), "POST", "gateway", f"{PATH}/converse", headers)
+    signing = aws.Signing(client, VALID, Credentials(KEY, SECRET).get_frozen_credentials())
+    done = signing.headers_for(f"https://{host}{PATH}/converse", headers, VALID)
+    assert scope_of({"authorization": done["authorization"]})[2] == region
+    assert "x-amz-security-token" not in done
 
 
 # Requests that are to no model.
@@ -325,6 +331,8 @@ async def test_no_credential_is_logged(caplog, tmp_path):
         caplog.clear()
         await posted(client, url, broken, headers)
         await posted(client, url, broken, signed(url, broken, secret=THEIRS))
+    signing = aws.Signing(None, broken, Credentials(KEY, SECRET, TOKEN).get_frozen_credentials())
+    assert repr(signing) == "Signing(can_change=True)"
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert [each for each in (TOKEN, SECRET, KEY) if each in caplog.text or each.encode() in kept] == []
 
@@ -406,36 +414,62 @@ async def test_a_refusal_is_healed_with_a_signature_of_the_narrower_request():
     assert [is_by(each) for each in provider.received] == [True] * 3
 
 
-def test_the_conversation_of_a_signed_request_does_not_depend_on_its_signature():
-    def key(**given):
-        headers = _multi(signed("http://gateway", VALID, **given))
-        return conversation_key(b"s", headers, {}, upstream="u", target="bedrock-converse")
+DEPRECATED = answers.exception("validationException", "temperature is deprecated for this model.")
+BUSY = answers.exception("throttlingException", "Too many requests, please wait before trying again.")
+HELD = {
+    "converse-stream": (
+        {"messages": BROKEN[:1], "inferenceConfig": {"temperature": 0.5}},
+        answers.converse_text()[:1],
+        answers.converse_text(),
+    ),
+    "invoke-with-response-stream": (
+        {**INVOKED, "messages": INVOKED["messages"][:1], "temperature": 0.5},
+        answers.invoked(answers.anthropic_text())[:1],
+        answers.invoked(answers.anthropic_text()),
+    ),
+}
 
-    assert (
-        key()
-        == key(**{"x-amz-meta": "other"})
-        != conversation_key(b"s", _multi({"authorization": "Bearer k"}), {}, upstream="u", target="bedrock-converse")
-    )
+
+@pytest.mark.parametrize("operation", HELD)
+async def test_a_refusal_in_a_stream_is_healed_before_the_client_sees_it(operation):
+    given, start, whole = HELD[operation]
+    body, path = json.dumps(given).encode(), f"{PATH}/{operation}"
+    left = [streamed([*start, DEPRECATED], FRAMES), streamed(whole, FRAMES)]
+
+    async def answer(request):
+        return await left.pop(0)(request)
+
+    async with gateway(answer) as (provider, url, client):
+        status, data, headers = await posted(client, url, body, signed(url, body, path), path)
+    assert (status, data, headers["x-reknit-healed"]) == (200, b"".join(whole), "deprecated")
+    assert [("temperature" in each.body.decode(), is_by(each)) for each in provider.received] == [
+        (True, True),
+        (False, True),
+    ]
+
+
+@pytest.mark.parametrize("operation", HELD)
+@pytest.mark.parametrize("broken", [[BUSY], [DEPRECATED]], ids=["another error", "after content"])
+async def test_all_other_exceptions_of_a_stream_pass_unchanged(operation, broken):
+    given, start, whole = HELD[operation]
+    pieces = [*(start if broken == [BUSY] else whole[:4]), *broken]
+    body, path = json.dumps(given).encode(), f"{PATH}/{operation}"
+    async with gateway(streamed([b"".join(pieces)], FRAMES)) as (provider, url, client):
+        status, data, headers = await posted(client, url, body, signed(url, body, path), path)
+    assert (status, data, len(provider.received)) == (200, b"".join(pieces), 1)
+    assert "x-reknit-healed" not in headers
+
+
+def test_the_conversation_of_a_signed_request_does_not_depend_on_its_signature():
+    def key(headers):
+        return conversation_key(b"s", CIMultiDict(headers), {}, upstream="u", target="bedrock-converse")
+
+    first, second = (signed("http://gateway", VALID, **more) for more in ({}, {"x-amz-meta": "other"}))
+    assert first["Authorization"] != second["Authorization"]
+    assert key(first) == key(second) != key(signed("http://gateway", VALID, key="AKIDOTHER"))
 
 
 # InvokeModel.
-
-
-def chunks(events):
-    """Return events of Anthropic's API in the frames of InvokeModelWithResponseStream."""
-    payloads = (each.partition(b"data: ")[2].strip() for each in events)
-    return [answers._frame("chunk", bytes=base64.b64encode(each).decode()) for each in payloads]
-
-
-INVOKED = {
-    "anthropic_version": "bedrock-2023-05-31",
-    "max_tokens": 64,
-    "messages": [
-        {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}]},
-        {"role": "user", "content": "and?"},
-    ],
-}
 
 
 async def invoked(url):
@@ -444,7 +478,7 @@ async def invoked(url):
 
 
 async def test_a_stream_of_a_model_of_anthropic_is_passed_unchanged_and_its_history_is_repaired():
-    pieces = chunks(answers.anthropic_text())
+    pieces = answers.invoked(answers.anthropic_text())
     async with gateway(streamed(pieces, FRAMES)) as (provider, url, client):
         found = await invoked(url)
         body = json.dumps(INVOKED).encode()
@@ -457,7 +491,7 @@ async def test_a_stream_of_a_model_of_anthropic_is_passed_unchanged_and_its_hist
 
 @pytest.mark.parametrize("breaks", [False, True], ids=["ends cleanly", "breaks"])
 async def test_a_cut_stream_of_a_model_of_anthropic_ends_with_bedrocks_exception(breaks):
-    pieces = chunks(answers.anthropic_text())
+    pieces = answers.invoked(answers.anthropic_text())
     for kept in range(1, len(pieces)):
         async with gateway(streamed(pieces[:kept], FRAMES, breaks=breaks)) as (_, url, _):
             with pytest.raises(botocore.exceptions.EventStreamError, match="modelStreamErrorException"):
@@ -465,7 +499,7 @@ async def test_a_cut_stream_of_a_model_of_anthropic_ends_with_bedrocks_exception
 
 
 async def test_a_stream_that_is_cut_inside_a_frame_raises():
-    pieces = chunks(answers.anthropic_text())
+    pieces = answers.invoked(answers.anthropic_text())
     async with gateway(streamed([*pieces[:3], pieces[3][:20]], FRAMES)) as (_, url, _):
         with pytest.raises(urllib3.exceptions.ProtocolError):
             await invoked(url)
@@ -473,7 +507,7 @@ async def test_a_stream_that_is_cut_inside_a_frame_raises():
 
 async def test_models_of_other_makers_pass_unchanged():
     path, body = "/model/amazon.titan-text-lite-v1/invoke-with-response-stream", b'{"inputText": "hi"}'
-    pieces = [answers._frame("chunk", bytes=base64.b64encode(b'{"outputText":"Hi"}').decode())]
+    pieces = [answers.chunk(b'{"outputText":"Hi"}')]
     async with gateway(streamed(pieces, FRAMES)) as (provider, url, client):
         status, data, _ = await posted(client, url, body, signed(url, body, path), path)
     assert (status, data, provider.received[0].body) == (200, pieces[0], body)
