@@ -27,6 +27,8 @@ _STREAMS: Final = re.compile(
     r"(/converse-stream|/invoke-with-response-stream|:streamGenerateContent|:streamRawPredict)$"
 )
 _BEDROCK: Final = re.compile(r"/model/[^/]+/(converse(-stream)?|invoke(-with-response-stream)?|count-tokens)$")
+# Platforms whose keys are bearer keys, whichever model a path names: Bedrock and Vertex.
+_BEARER: Final = re.compile(r"/model/[^/]+/[^/]+$|/publishers/[^/]+/models/")
 # Hosts of the providers, and the targets of the requests that they take.
 _HOSTS: Final = (
     (re.compile(r"(^|\.)anthropic\.com$"), frozenset({"anthropic"})),
@@ -67,6 +69,11 @@ def endpoint_of(path: str, host: str = "") -> Endpoint | None:
 def is_at_bedrock(path: str) -> bool:
     """Return True for a path of Bedrock's runtime, whose errors have Bedrock's form for every model."""
     return _BEDROCK.search(path) is not None
+
+
+def has_bearer_key(path: str) -> bool:
+    """Return True for a path of a platform that takes its keys as ``Authorization: Bearer`` for every model."""
+    return _BEARER.search(path) is not None
 
 
 def targets_of(host: str) -> frozenset[str]:

@@ -27,7 +27,7 @@ from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.single import Healed
 from reknit.pipeline.serve.aws import AwsSigner, ClientSignature, SignedRequest, Signing, signature_in
-from reknit.pipeline.serve.endpoints import Endpoint
+from reknit.pipeline.serve.endpoints import Endpoint, has_bearer_key
 from reknit.pipeline.serve.errors import GatewayError, error_event
 from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream, with_changed_body
 from reknit.pipeline.serve.healing import Healer
@@ -415,9 +415,12 @@ def _key_of(to: Destination) -> tuple[str, str] | None:
     if not to.upstream.key_env:
         return None
     key = os.environ.get(to.upstream.key_env, "")
+    bearer = ("authorization", f"Bearer {key}")
+    if has_bearer_key(URL(to.url, encoded=True).raw_path):
+        return bearer
     shapes = shapes_of(to.upstream) if to.endpoint is None else {to.endpoint.target}
     name = next((_OWN_KEYS[shape] for shape in shapes if shape in _OWN_KEYS), None)
-    return (name, key) if name else ("authorization", f"Bearer {key}")
+    return (name, key) if name else bearer
 
 
 def _added(exchange: Exchange, done: Repaired | None) -> dict[str, str]:

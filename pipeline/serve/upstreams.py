@@ -210,6 +210,8 @@ def shapes_of(upstream: Upstream) -> frozenset[str]:
 
 def form_of_errors(to: Destination) -> str:
     """Return the target in whose form the gateway reports errors to the clients of a destination; "" if unknown."""
-    if is_at_bedrock(urlsplit(to.url).path) or "bedrock-converse" in shapes_of(to.upstream):
+    if is_at_bedrock(urlsplit(to.url).path):
         return "bedrock-converse"
-    return "" if to.endpoint is None else to.endpoint.target
+    if to.endpoint is not None:
+        return to.endpoint.target
+    return "bedrock-converse" if "bedrock-converse" in shapes_of(to.upstream) else ""

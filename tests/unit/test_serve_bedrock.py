@@ -27,9 +27,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from reknit.pipeline.cli import main
+from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.serve import aws
 from reknit.pipeline.serve.conversations import conversation_key
-from reknit.pipeline.serve.upstreams import Upstream
+from reknit.pipeline.serve.upstreams import Upstream, Upstreams, form_of_errors
 
 MODEL = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 PATH = "/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0"
@@ -379,19 +380,31 @@ async def test_a_signed_request_without_botocore_names_the_extra(monkeypatch, ca
     assert "pip install 'reknit[bedrock]'" in caplog.text
 
 
-async def test_a_bearer_key_of_the_gateway_replaces_a_signature(monkeypatch):
-    monkeypatch.setenv("BEDROCK_KEY", "own")
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{PATH}/converse",
+        f"{PATH}/invoke",
+        f"{PATH}/count-tokens",
+        "/v1/projects/p/locations/l/publishers/anthropic/models/claude-opus-4-7:rawPredict",
+        "/v1/projects/p/locations/l/publishers/google/models/gemini-2.5-pro:generateContent",
+    ],
+)
+async def test_a_key_of_the_gateway_replaces_a_signature_as_a_bearer_key(path, monkeypatch):
+    monkeypatch.setenv("PLATFORM_KEY", "own")
+    monkeypatch.setattr("gateway.validate", lambda *_: [])
     provider = Provider(says)
     async with provider.running() as to:
-        upstream = Upstream(name="bedrock", to=to, key_env="BEDROCK_KEY")
+        upstream = Upstream(name="platform", to=to, key_env="PLATFORM_KEY")
         async with (
             gateway_to("", upstreams=[upstream], key="k" * 20) as (url, _),
             aiohttp.ClientSession() as client,
         ):
-            headers = {**signed(url, VALID, secret=THEIRS), "x-reknit-key": "k" * 20}
-            assert (await posted(client, url, VALID, headers))[0] == 200
+            headers = {**signed(url, b"{}", path, secret=THEIRS), "x-reknit-key": "k" * 20}
+            assert (await posted(client, url, b"{}", headers, path))[0] == 200
     headers = provider.received[0].headers
-    assert (headers["authorization"], "x-amz-security-token" in headers) == ("Bearer own", False)
+    given = {"authorization", "x-api-key", "x-goog-api-key", "x-amz-security-token"} & headers.keys()
+    assert (given, headers["authorization"]) == ({"authorization"}, "Bearer own")
 
 
 # Healing.
@@ -520,3 +533,17 @@ async def test_errors_have_bedrocks_form_for_every_path_of_bedrock():
             status, data, headers = await posted(client, url, b"{}", {}, f"{PATH}/{path}")
             assert (status, headers["x-amzn-errortype"]) == (502, "ModelErrorException")
             assert json.loads(data)["message"].startswith("Reknit: 127.0.0.1:9 cannot be reached")
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/foundation-models", "bedrock-converse"),
+        (f"{PATH}/invoke", "bedrock-converse"),
+        ("/openai/v1/chat/completions", "vllm"),
+        ("/anthropic/v1/messages", "anthropic"),
+    ],
+)
+def test_other_apis_at_bedrocks_host_have_their_own_form_of_errors(path, form):
+    upstream = Upstream(name="bedrock", to="https://bedrock-runtime.us-east-1.amazonaws.com")
+    assert form_of_errors(Upstreams([upstream], TARGETS).find(path)) == form
