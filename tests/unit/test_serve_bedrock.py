@@ -168,6 +168,18 @@ async def test_a_signature_for_the_upstream_is_replaced_where_the_body_changes()
     assert "result_synthesised=1" in answered["x-reknit-fixes"]
 
 
+async def test_a_signature_for_another_path_of_the_upstream_is_replaced():
+    provider, path = Provider(says), f"/bedrock{PATH}/converse"
+    async with provider.running() as to:
+        upstream = Upstream(name="bedrock", prefix="/bedrock", to=to)
+        async with gateway_to("", upstreams=[upstream]) as (url, _), aiohttp.ClientSession() as client:
+            host = {"Host": to.removeprefix("http://")}
+            own, other = ({**signed(to, VALID, path, secret=each), **host} for each in (SECRET, THEIRS))
+            found = [(await posted(client, url, VALID, headers, path))[0] for headers in (own, other)]
+    assert found == [200, 403]
+    assert [(each.path, is_by(each)) for each in provider.received] == [(f"{PATH}/converse", True)]
+
+
 async def test_a_digest_that_the_client_signed_is_that_of_the_sent_body():
     async with gateway(says) as (provider, url, client):
         broken = json.dumps({"messages": BROKEN}).encode()
