@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -67,9 +68,20 @@ def serve_command(
     config = configured(config_file, **{"serve.listen": listen}, **options)
     configure_logs(config.log_level, config.log_format)
     try:
-        asyncio.run(_until_stopped(config, _upstreams(config, url, target), _key_in(key_file), tls_cert, tls_key))
+        work = _until_stopped(config, _upstreams(config, url, target), _key_in(key_file), tls_cert, tls_key)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(work)
     except ReknitError as error:
         fail(error)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes a uvloop; None on systems that do not have it."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def _key_in(file: Path | None) -> str:
