@@ -21,8 +21,9 @@ from reknit.pipeline.helper_process import HelperProcess
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.scaling import scale_again
 from reknit.pipeline.serve.endpoints import Endpoint
+from reknit.pipeline.serve.known import KnownConversations
 from reknit.pipeline.serve.upstreams import Upstream
-from reknit.pipeline.session import normalize
+from reknit.pipeline.session import Normalized, normalize
 from reknit.pipeline.stages.defaults import chains_in
 
 # A body above this size is repaired in another process: it would delay all other streams of this one.
@@ -98,9 +99,14 @@ class RequestBody:
 
 def repaired(data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
     """Repair a body for its target; never raises an error of the input."""
+    scale = scale_again if policy.media == "shrink" else None
+    return _result(lambda: normalize(data, endpoint.target, policy=policy, model=endpoint.model or None, scale=scale))
+
+
+def _result(work: Callable[[], Normalized]) -> Repaired:
+    """Return the result of repair; never raises an error of the input."""
     try:
-        scale = scale_again if policy.media == "shrink" else None
-        done = normalize(data, endpoint.target, policy=policy, model=endpoint.model or None, scale=scale)
+        done = work()
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -137,6 +143,7 @@ class Repairs:
 
     def __init__(self) -> None:
         self._helper = HelperProcess(repaired)
+        self._known = KnownConversations()
 
     async def repair(self, body: RequestBody, endpoint: Endpoint, upstream: Upstream) -> Repaired:
         """Return the result for a body. A large body that takes too long is ``late``."""
@@ -157,15 +164,17 @@ class Repairs:
         settings = upstream.settings_of(endpoint.model or body.model)
         added = {name: value for name, value in settings.params.items() if name not in body.members}
         whole = body.with_params(added)
-        done = await self._within_time(whole, endpoint, settings.policy)
+        done = await self._within_time(whole, body.members | added, endpoint, settings.policy)
         if done.outcome not in {"unchanged", "repaired"}:
             return done
         return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
 
-    async def _within_time(self, data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
+    async def _within_time(
+        self, data: bytes, members: Mapping[str, Raw], endpoint: Endpoint, policy: Policy
+    ) -> Repaired:
         # Decoding an image may take a second, however few bytes it has.
         if len(data) <= LARGE_BYTES and policy.media != "shrink":
-            return repaired(data, endpoint, policy)
+            return _result(lambda: self._known.normalized(data, members, endpoint, policy))
         seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(data) / 2**20
         # The time in which it waits for the process and for other bodies counts too.
         return await asyncio.wait_for(self._helper.run(seconds, repaired, data, endpoint, policy), seconds)

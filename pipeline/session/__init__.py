@@ -26,6 +26,7 @@ from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
 from reknit.pipeline.session.bindings import PrefixBindings
+from reknit.pipeline.session.documents import GivenHistory, begin_document
 from reknit.pipeline.session.fit import fit_for
 from reknit.pipeline.session.healed import HEALED, heal_request
 from reknit.pipeline.session.refusals import LIMITS, Refused, after_refusal, is_progress
@@ -40,7 +41,6 @@ from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 __all__ = ["GivenHistory", "GivenMessage", "Normalized", "Session", "normalize"]
 
 GivenMessage: TypeAlias = dict[str, Any] | bytes | str | Turn
-GivenHistory: TypeAlias = bytes | str | list[Any] | dict[str, Any]
 
 
 class Session:
@@ -586,14 +586,9 @@ def normalize(
         >>> [(fix.code, fix.path, fix.lossless) for fix in done.fixes]
         [('result_synthesised', 'messages.2.content.0', False)]
     """
-    target, mended_by = target_named(to), policy_from(policy)
-    check_scale(mended_by, scale)
-    found = read(history, source)
-    given = found.conversation
-    setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
-    work = WorkingHistory((target,), mended_by, setting, fit=fit_for(mended_by, setting, count_tokens))
-    work.note_fixes(found.fixes)
-    work.begin_history(given.turns, found.valid_runs, scale)
+    work, _ = begin_document(
+        history, target_named(to), source, policy_from(policy), model=model, count_tokens=count_tokens, scale=scale
+    )
     return work.request(to)
 
 

@@ -82,7 +82,8 @@ class ReadResult(Struct, frozen=True, kw_only=True):
 
     ``shape`` is the shape that was named or detected; ``skipped`` counts what is outside the conversation, by type: the
     lines of transcripts, and messages and parts that a framework does not send. ``valid_runs`` are known to need no
-    repair. ``received`` is the number of messages, where some of them may have no turn.
+    repair. ``received`` is the number of messages, where some of them may have no turn. ``reader`` could read all
+    messages as valid ones.
     """
 
     conversation: Conversation
@@ -91,6 +92,7 @@ class ReadResult(Struct, frozen=True, kw_only=True):
     skipped: dict[str, int] = {}
     valid_runs: Sequence[ValidRun] = ()
     received: int = 0
+    reader: StrictReader[Any] | None = None
 
 
 _BLOCK: Final[msgspec.json.Decoder[Block]] = msgspec.json.Decoder(Block)
@@ -189,6 +191,25 @@ def read_next(
     except RecursionError:
         raise nesting_error(f"messages.{index}") from None
     return [turn], with_ids(notes.fixes, [turn]), decided
+
+
+def read_added(message: bytes, index: int, reader: StrictReader[Any]) -> list[Turn] | None:
+    """Read a message that was added to a document; None where the whole document must be read again.
+
+    Args:
+        message: valid JSON.
+        index: of the message.
+        reader: has read all messages before it.
+    """
+    if _has_line_breaks(message) or _VALUE in message or _SOURCE in message:
+        return None
+    found = reader.read_message(message, index)
+    return found.turns if isinstance(found, ValidTurns) else None
+
+
+def may_grow(text: bytes) -> bool:
+    """Return True if messages that are added to a document are read as `read_added` reads them."""
+    return not _has_line_breaks(text) and not _may_be_disguised(text)
 
 
 def grows(source: str, decided: Decided) -> bool:
@@ -466,7 +487,7 @@ def _read_valid(text: bytes, shape: Shape | None) -> ReadResult | None:
     notes = Notes()
     head = read_head({key: Raw(to_utf8(bytes(value))) for key, value in keys.items()}, notes)
     found = shape_of_head(keys) if valid.shape == CANONICAL else valid.shape
-    return _result(valid.turns, head, notes, shape or listed or found, valid_runs=valid.valid_runs)
+    return _result(valid.turns, head, notes, shape or listed or found, valid_runs=valid.valid_runs, reader=valid.reader)
 
 
 def _read_document(text: bytes, shape: Shape | None, mask: Mask | None) -> ReadResult:
@@ -601,6 +622,7 @@ def _result(
     *,
     skipped: dict[str, int] | None = None,
     valid_runs: Sequence[ValidRun] | None = None,
+    reader: StrictReader[Any] | None = None,
 ) -> ReadResult:
     return ReadResult(
         conversation=Conversation(
@@ -610,6 +632,7 @@ def _result(
         shape=shape,
         skipped=skipped or {},
         valid_runs=find_valid_runs(turns) if valid_runs is None else valid_runs,
+        reader=reader,
     )
 
 

@@ -85,13 +85,14 @@ class ValidTurns(Struct, frozen=True):
     """Turns that are all valid as is, and the shape that they indicate; they may hold runs that need no repair.
 
     ``shape`` is the canonical one if nothing indicates another. ``decides``: a single message has a key by which only
-    this shape can be that of the messages after it.
+    this shape can be that of the messages after it. ``reader`` is the reader of a list.
     """
 
     turns: list[Turn]
     shape: Shape
     valid_runs: Sequence[ValidRun] = ()
     decides: bool = False
+    reader: StrictReader[Any] | None = None
 
 
 class Misfit(Struct, frozen=True):
@@ -262,7 +263,7 @@ class StrictReader(Generic[_T]):
             if not _are_sound(_outside(turns, valid_runs), self._is_sound):
                 return None
         is_decided = self._shape != CANONICAL and any(map(self._decides_shape, messages))
-        return ValidTurns(turns, self._shape if is_decided else CANONICAL, valid_runs)
+        return ValidTurns(turns, self._shape if is_decided else CANONICAL, valid_runs, reader=self)
 
 
 def _outside(turns: Sequence[Turn], valid_runs: Iterable[ValidRun]) -> Iterator[Turn]:

@@ -1,0 +1,135 @@
+"""Conversations that the gateway knows: each request is repaired as if it were the first."""
+
+import json
+
+import pytest
+
+from reknit.pipeline import normalize
+from reknit.pipeline.errors import InputError
+from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve.endpoints import Endpoint
+from reknit.pipeline.serve.known import KnownConversations
+from reknit.pipeline.serve.repair import RequestBody
+from reknit.pipeline.session.documents import GrowingDocument
+
+ANTHROPIC, DEFAULT = Endpoint("anthropic"), Policy()
+USE = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}
+# A call without a result, a blank text, and two turns of the user in a row.
+HISTORY = [
+    {"role": "user", "content": "List the files."},
+    {"role": "assistant", "content": [{"type": "text", "text": ""}, USE]},
+    {"role": "user", "content": "Are you there?"},
+    {"role": "user", "content": "Hello?"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": [{"type": "text", "text": "Go on."}]},
+]
+
+
+def body(messages, **more):
+    return json.dumps({"model": "claude-sonnet-4-5", "max_tokens": 64, **more, "messages": messages}).encode()
+
+
+@pytest.fixture
+def whole_reads(monkeypatch):
+    """The documents that were read as a whole."""
+    found = []
+    begin = GrowingDocument.__init__
+
+    def noted(self, document, *args, **more):
+        found.append(document)
+        begin(self, document, *args, **more)
+
+    monkeypatch.setattr(GrowingDocument, "__init__", noted)
+    return found
+
+
+def asked(known, data, policy=DEFAULT, endpoint=ANTHROPIC):
+    done = known.normalized(data, RequestBody(data).members, endpoint, policy)
+    whole = normalize(data, endpoint.target, policy=policy, model=endpoint.model or None)
+    assert (done.body, done.violations) == (whole.body, whole.violations)
+    assert sorted(done.fixes, key=repr) == sorted(whole.fixes, key=repr)
+    return done
+
+
+def test_only_the_first_request_of_a_conversation_is_read_as_a_whole(whole_reads):
+    known = KnownConversations()
+    for end in (1, 3, 4, 6):
+        asked(known, body(HISTORY[:end]))
+    assert whole_reads == [body(HISTORY[:1])]
+
+
+def test_the_same_request_again_is_known(whole_reads):
+    known = KnownConversations()
+    for _ in range(3):
+        asked(known, body(HISTORY))
+    assert len(whole_reads) == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (body(HISTORY[:3]), "it goes back"),
+        (body([*HISTORY[:3], {"role": "user", "content": "Stop."}, *HISTORY[4:]]), "a message in the middle differs"),
+        (body(HISTORY, system="Be brief."), "it has a system prompt"),
+        (body(HISTORY, max_tokens=65), "a parameter differs"),
+        (body([*HISTORY, {"role": "nobody", "content": [{"type": "text"}]}]), "a message is broken"),
+        (body([*HISTORY, {"role": "assistant", "content": [{"type": "of_another_time"}]}]), "a block is unknown"),
+        (json.dumps(json.loads(body(HISTORY)), indent=1).encode(), "it is written in another way"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_history_is_read_as_a_whole(other, why, whole_reads):
+    known = KnownConversations()
+    asked(known, body(HISTORY))
+    try:
+        asked(known, other)
+    except InputError:
+        with pytest.raises(InputError):
+            normalize(other, "anthropic")
+    assert whole_reads[-1] == other, why
+    # Nothing that was added in vain is left.
+    asked(known, body(HISTORY))
+
+
+def test_another_policy_or_target_is_another_conversation(whole_reads):
+    known = KnownConversations()
+    asked(known, body(HISTORY))
+    asked(known, body(HISTORY), Policy(strip_tools=True))
+    asked(known, body(HISTORY), endpoint=Endpoint("openai-chat"))
+    asked(known, body(HISTORY), endpoint=Endpoint("anthropic", "claude-opus-4-8"))
+    assert len(whole_reads) == 4
+
+
+def test_parallel_requests_of_one_beginning_keep_their_own_histories():
+    known = KnownConversations()
+    left, right = ([*HISTORY, {"role": "assistant", "content": name}] for name in ("left", "right"))
+    for _ in range(3):
+        for branch in (left, right):
+            branch.append({"role": "user", "content": f"{len(branch)}"})
+            done = asked(known, body(branch))
+            assert branch[6]["content"].encode() in done.body
+
+
+def test_the_conversation_used_longest_ago_is_forgotten_first(whole_reads):
+    first, second, third = ([{"role": "user", "content": name}] for name in ("first", "second", "third"))
+    size = 2 * len(body(second)) + 2048
+    known = KnownConversations(most_bytes=2 * size + size // 2)
+    for each in (first, second, first, third):
+        asked(known, body(each))
+    assert len(whole_reads) == 3
+    asked(known, body(first))
+    assert len(whole_reads) == 3
+    asked(known, body(second))
+    assert whole_reads[-1] == body(second)
+
+
+@pytest.mark.parametrize("data", [b'{"messages":[]}', b'{"input":"Hello."}', b'{"messages":{}}', b"[]", b"{}"])
+def test_a_body_without_a_list_of_messages_is_read_each_time(data, whole_reads):
+    known = KnownConversations()
+    for _ in range(2):
+        try:
+            known.normalized(data, RequestBody(data).members if data != b"[]" else {}, ANTHROPIC, Policy())
+        except InputError:
+            with pytest.raises(InputError):
+                normalize(data, "anthropic")
+    assert len(whole_reads) == 2
