@@ -20,7 +20,8 @@ user has spoken over the open one; a request shows it after the last turn.
 
 Where a model's reasoning is bound to what was sent before it (``Structure.prefix_bound``), an assistant turn settles
 everything before it: the model has answered the repairs of the open end too. ``answered`` names the assistant turns
-that followed a request whose end a later turn would change, and whether that end was ``CONTINUE``.
+that followed a request whose end a later turn would change, and whether that end was ``CONTINUE``. With
+``keeps_answered``, these turns settle what is before them for every model, and no other turns do.
 """
 
 from __future__ import annotations
@@ -104,6 +105,9 @@ class History:
         self._earlier_calls: EarlierCalls | None = None
         # By the index of the message; set by the owner, as the log is.
         self.answered: Mapping[int, bool] = MappingProxyType({})
+        self.keeps_answered = structure.prefix_bound
+        # The number of the last exchange that an answered request had.
+        self._last_answered = -1
         self._book = FixLog(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -116,10 +120,10 @@ class History:
             for at, block in enumerate(turn.blocks):
                 book.drop("item_repeated", TrackedBlock(block, turn.index, block_path(turn, at)))
             return book.fixes[before:]
-        if self.structure.prefix_bound:
-            self._keep_answered(turn)
         if turn.role == "assistant" and self.policy.late_result == "replace":
             self.spoken_at = self.turns
+        if self.keeps_answered:
+            self._keep_answered(turn)
         if turn.role == "system":
             self._system(turn)
         else:
@@ -200,6 +204,11 @@ class History:
     def end_may_change(self) -> bool:
         """True if a request shows repairs after the last assistant turn that the next one would undo or move."""
         return bool(self.held) or (bool(self.exchanges) and bool(self.exchanges[-1].lacking(self.structure)))
+
+    @property
+    def is_open(self) -> bool:
+        """True if a later turn may change what a request shows now, other than by following it."""
+        return bool(self.held) or not all(exchange.sealed and exchange.answered for exchange in self.exchanges)
 
     def open_messages(self, tail: str | None = None) -> Rendered:
         """The open exchanges as messages, as if nothing more came; ``tail`` instead of the policy's."""
@@ -392,8 +401,10 @@ class History:
 
         State of before format 3 may have exchanges open that an assistant turn follows.
         """
-        self._settle_exchanges()
         continued = self.answered.get(turn.index) if turn.role == "assistant" else None
+        if continued is not None and self.exchanges:
+            self._last_answered = self.exchanges[-1].number
+        self._settle_exchanges()
         if continued is None or not self.exchanges:
             return
         *before, last = self.exchanges
@@ -553,10 +564,11 @@ class History:
         if not (exchange.answered or self._give_up(exchange)):
             return True
         running, may_come = in_flight(self.exchanges, 0, self.structure)
-        if may_come and not self._is_old(exchange):
+        is_answered = exchange.number <= self._last_answered
+        if may_come and not (self._is_old(exchange) or is_answered):
             return False
-        if is_called_by_code(exchange):
-            # Without the call of the code, the calls that it made would have no maker.
+        if is_answered or is_called_by_code(exchange):
+            # As it was sent. Without the call of the code, the calls that it made would have no maker.
             running |= may_come
         self._emit(assistant_messages(exchange, self.structure, self.changed, self._book, running=running))
         for call in exchange.calls:
@@ -566,7 +578,9 @@ class History:
 
     def _expired(self, exchange: Exchange) -> bool:
         # Every exchange but the last one is followed by an assistant turn.
-        return self._is_old(exchange) or (self.structure.prefix_bound and exchange is not self.exchanges[-1])
+        if exchange is self.exchanges[-1]:
+            return self._is_old(exchange)
+        return self._is_old(exchange) or self.structure.prefix_bound or exchange.number <= self._last_answered
 
     def _is_old(self, exchange: Exchange) -> bool:
         # Results may come in messages of their own, so the last exchange waits until something else has been said.

@@ -1,7 +1,7 @@
 """The conversation that a request belongs to, as a key from which no content can be read.
 
-A wrong guess costs a refusal more, never content: the key only selects what is remembered of earlier refusals, and a
-request without a remembered value stays as it is. An agent, its sub-agents and its requests for titles share session
+A wrong guess costs a refusal more, never content: the key only selects what is remembered of earlier requests, and a
+request with nothing of it stays as it is. An agent, its sub-agents and its requests for titles share session
 headers, so the first words of the user belong to the key. The system prompt does not: it has dates and directories.
 """
 
@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +34,21 @@ _TURNS: Final = ("messages", "input", "contents")
 _REMINDER: Final = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.DOTALL)
 _turns: Final = msgspec.json.Decoder(list[Raw] | str)
 _object: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+class Conversation:
+    """The conversation of one request. Its key is made when it is needed; the arguments are those of the function."""
+
+    def __init__(
+        self, secret: bytes, headers: MultiMapping[str], members: Mapping[str, Raw], *, upstream: str, target: str
+    ) -> None:
+        self._make = partial(conversation_key, secret, headers, members, upstream=upstream, target=target)
+        self._key = b""
+
+    def key(self) -> bytes:
+        """Return the key."""
+        self._key = self._key or self._make()
+        return self._key
 
 
 def conversation_key(

@@ -26,12 +26,14 @@ from reknit.pipeline import losses
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.single import Healed
+from reknit.pipeline.serve.answered import AnsweredHistory
 from reknit.pipeline.serve.aws import AwsSigner, ClientSignature, SignedRequest, Signing, signature_in
+from reknit.pipeline.serve.conversations import Conversation
 from reknit.pipeline.serve.endpoints import Endpoint, has_bearer_key
 from reknit.pipeline.serve.errors import GatewayError, error_event
 from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream, with_changed_body
 from reknit.pipeline.serve.healing import Healer
-from reknit.pipeline.serve.memory import RefusalMemory
+from reknit.pipeline.serve.memory import GatewayMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
@@ -66,6 +68,13 @@ class _Sent(Struct):
     signing: Signing | None = None
 
 
+class _Known(Struct, frozen=True):
+    """What is known of a request's conversation."""
+
+    healer: Healer
+    answered: AnsweredHistory
+
+
 class _Trace:
     """Notes whether a request went over a kept connection."""
 
@@ -79,7 +88,7 @@ class Exchanges:
         client: made by `new_client`.
         metrics: counted per exchange.
         repairs: repair the requests.
-        memories: of earlier refusals.
+        memory: of earlier requests.
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is passed on after this time.
         tracing: gets a call for each request to a model.
@@ -90,7 +99,7 @@ class Exchanges:
         client: aiohttp.ClientSession,
         metrics: GatewayMetrics,
         repairs: Repairs,
-        memories: RefusalMemory,
+        memory: GatewayMemory,
         *,
         silence_seconds: float = SILENCE_SECONDS,
         hold_seconds: float = HOLD_SECONDS,
@@ -101,7 +110,7 @@ class Exchanges:
         self._client = client
         self._metrics = metrics
         self._repairs = repairs
-        self._memories = memories
+        self._memory = memory
         self._signer = AwsSigner()
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence_seconds)
 
@@ -121,10 +130,10 @@ class Exchanges:
         is_fixed = signing is not None and not signing.can_change
         data = decoded(given, request.headers.get(hdrs.CONTENT_ENCODING, ""))
         body = None if data is None else RequestBody(data)
-        healer = None if body is None or is_fixed else self._healer(request, body, to, to.endpoint)
-        done = Repaired("failed", reason="signature") if is_fixed else await self._repair(body, to, to.endpoint)
-        if body is not None and healer is not None:
-            done = await healer.recall(done, body.data)
+        known = None if body is None or is_fixed else self._known(request, body, to, to.endpoint)
+        done = Repaired("failed", reason="signature") if is_fixed else await self._repair(body, to, to.endpoint, known)
+        if body is not None and known is not None:
+            done = await known.healer.recall(done, body.data)
         self._note_repair(done, to, to.endpoint, exchange)
         call = self._tracing.begin_call(_call_of(request, to, to.endpoint, body))
         headers = in_trace(request.headers, call.trace) if self._tracing.is_on else request.headers
@@ -135,9 +144,11 @@ class Exchanges:
             if done.body is not None:
                 sent.body = sent.plain = done.body
             received = Received(await self._send(sent, to), to.endpoint.target)
-            if healer is not None and healer.most_healings:
-                received = await self._heal(received, sent, healer, to, exchange)
+            if known is not None and known.healer.most_healings:
+                received = await self._heal(received, sent, known.healer, to, exchange)
             with closing(received):
+                if known is not None and received.is_accepted:
+                    known.answered.note(done.end)
                 return await self._answer(request, received, to, exchange, added=_added(exchange, done), call=call)
         except BaseException as error:
             call.outcome.error = str(error.status) if isinstance(error, GatewayError) else type(error).__name__
@@ -146,14 +157,16 @@ class Exchanges:
             _note_outcome(call, exchange)
             call.end()
 
-    def _healer(self, request: web.Request, body: RequestBody, to: Destination, endpoint: Endpoint) -> Healer:
-        return Healer(
-            self._memories,
-            self._repairs,
-            endpoint=endpoint,
-            upstream=to.upstream,
-            headers=request.headers,
-            body=body,
+    def _known(self, request: web.Request, body: RequestBody, to: Destination, endpoint: Endpoint) -> _Known:
+        """Return what is known of a request's conversation."""
+        memory, upstream = self._memory, to.upstream
+        conversation = Conversation(
+            memory.secret, request.headers, body.members, upstream=upstream.name, target=endpoint.target
+        )
+        key = conversation.key
+        return _Known(
+            Healer(memory.refusals, self._repairs, endpoint=endpoint, upstream=upstream, key=key),
+            AnsweredHistory(memory.answered, key, body.members),
         )
 
     async def _heal(
@@ -196,13 +209,15 @@ class Exchanges:
         is_accepted = refusal is None and received.answer.status < web.HTTPBadRequest.status_code
         self._metrics.healed.labels(target, name, "accepted" if is_accepted else "refused").inc()
 
-    async def _repair(self, body: RequestBody | None, to: Destination, endpoint: Endpoint) -> Repaired:
+    async def _repair(
+        self, body: RequestBody | None, to: Destination, endpoint: Endpoint, known: _Known | None
+    ) -> Repaired:
         """Repair a body; None is one whose content encoding cannot be removed."""
         begun = time.perf_counter()
         done = (
             Repaired("failed", reason="content_encoding")
-            if body is None
-            else await self._repairs.repair(body, endpoint, to.upstream)
+            if body is None or known is None
+            else await self._repairs.repair(body, endpoint, to.upstream, known.answered.known())
         )
         self._metrics.repair_seconds.observe(time.perf_counter() - begun)
         return done

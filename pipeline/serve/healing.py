@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import structs
-from multidict import MultiMapping
 
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.healing.memory import NO_MEMORY
 from reknit.pipeline.healing.single import Healed, recall, try_remembered
-from reknit.pipeline.serve.conversations import conversation_key
 from reknit.pipeline.serve.endpoints import Endpoint
-from reknit.pipeline.serve.memory import RefusalMemory
 from reknit.pipeline.serve.received import Refusal
-from reknit.pipeline.serve.repair import Repaired, Repairs, RequestBody
+from reknit.pipeline.serve.refusals import RefusalMemory
+from reknit.pipeline.serve.repair import Repaired, Repairs
 from reknit.pipeline.serve.upstreams import Upstream
 
 log = logging.getLogger("reknit.serve")
@@ -34,8 +33,7 @@ class Healer:
         repairs: run large bodies in another process.
         endpoint: of the request.
         upstream: it limits the healings.
-        headers: of the client.
-        body: of the client.
+        key: returns the key of the conversation.
     """
 
     def __init__(
@@ -45,16 +43,13 @@ class Healer:
         *,
         endpoint: Endpoint,
         upstream: Upstream,
-        headers: MultiMapping[str],
-        body: RequestBody,
+        key: Callable[[], bytes],
     ) -> None:
         self.most_healings = upstream.most_healings
         self._memories = memories
         self._repairs = repairs
         self._endpoint = endpoint
-        self._key = partial(
-            conversation_key, memories.secret, headers, body.members, upstream=upstream.name, target=endpoint.target
-        )
+        self._key = key
         # As long as nothing was healed, a request costs nothing here.
         self._known = NO_MEMORY if memories.is_empty or not self.most_healings else memories.of(self._key())
         self._memory = structs.replace(self._known, count=0)

@@ -18,6 +18,7 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.serve.endpoints import Endpoint
+from reknit.pipeline.session.bindings import End, end_of
 from reknit.pipeline.session.documents import GrowingDocument
 from reknit.pipeline.session.request import Normalized
 
@@ -36,6 +37,7 @@ class _Known(Struct, frozen=True):
     """A conversation after its last request; ``size`` is its memory by an estimate."""
 
     policy: Policy
+    answered: Mapping[int, bool]
     messages: list[Raw]
     document: GrowingDocument
     size: int
@@ -53,35 +55,45 @@ class KnownConversations:
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._size = 0
 
-    def normalized(self, data: bytes, members: Mapping[str, Raw], endpoint: Endpoint, policy: Policy) -> Normalized:
-        """Return the same as ``normalize``, and know the conversation from now on.
+    def normalized(
+        self,
+        data: bytes,
+        members: Mapping[str, Raw],
+        endpoint: Endpoint,
+        policy: Policy,
+        answered: Mapping[int, bool],
+    ) -> tuple[Normalized, End]:
+        """Return the same as ``normalize_answered``, and know the conversation from now on.
 
         Args:
             data: a body.
             members: of the body.
             endpoint: that the body is for.
             policy: of repair, without scaled media.
+            answered: as of ``normalize_answered``. A conversation is read again whenever there are others.
 
         Raises:
             InputError: the body cannot be used.
         """
         messages = _messages_in(members)
         if not messages:
-            return _begun(data, endpoint, policy).request()
+            return _ended(_begun(data, endpoint, policy, answered))
         key = _key_of(endpoint, messages[0], members)
-        document = self._grown(key, messages, policy) or _begun(data, endpoint, policy)
-        made = document.request()
-        self._keep(key, _Known(policy, messages, document, 2 * len(data) + _BYTES_OF_MESSAGE * len(messages)))
-        return made
+        document = self._grown(key, messages, policy, answered) or _begun(data, endpoint, policy, answered)
+        done = _ended(document)
+        self._keep(key, _Known(policy, answered, messages, document, 2 * len(data) + _BYTES_OF_MESSAGE * len(messages)))
+        return done
 
-    def _grown(self, key: _Key, messages: list[Raw], policy: Policy) -> GrowingDocument | None:
+    def _grown(
+        self, key: _Key, messages: list[Raw], policy: Policy, answered: Mapping[int, bool]
+    ) -> GrowingDocument | None:
         """Return the document of the last request with the new messages; None if it is not known, or must be read."""
         known = self._known.pop(key, None)
         if known is None:
             return None
         self._size -= known.size
         count = len(known.messages)
-        if known.policy != policy or known.messages != messages[:count]:
+        if (known.policy, known.answered) != (policy, answered) or known.messages != messages[:count]:
             return None
         try:
             is_grown = known.document.add([bytes(message) for message in messages[count:]])
@@ -97,8 +109,13 @@ class KnownConversations:
             self._size -= forgotten.size
 
 
-def _begun(data: bytes, endpoint: Endpoint, policy: Policy) -> GrowingDocument:
-    return GrowingDocument(data, target_named(endpoint.target), policy, model=endpoint.model or None)
+def _begun(data: bytes, endpoint: Endpoint, policy: Policy, answered: Mapping[int, bool]) -> GrowingDocument:
+    return GrowingDocument(data, target_named(endpoint.target), policy, model=endpoint.model or None, answered=answered)
+
+
+def _ended(document: GrowingDocument) -> tuple[Normalized, End]:
+    made = document.request()
+    return made, end_of(made.account)
 
 
 def _messages_in(members: Mapping[str, Raw]) -> list[Raw]:

@@ -73,6 +73,11 @@ class Received:
             self.document.take(data)
 
     @property
+    def is_accepted(self) -> bool:
+        """True unless the provider refuses the request, as far as the answer was read."""
+        return self.answer.status < _REFUSED and not (self.watch is not None and self.watch.is_refused)
+
+    @property
     def losses(self) -> int:
         """The number of blocks of the request that the answer reports as dropped."""
         seen = self.watch or self.document

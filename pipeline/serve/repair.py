@@ -1,4 +1,4 @@
-"""Repair of one request's body. It needs no conversation: the body has its whole history.
+"""Repair of one request's body. The body has its whole history; of its conversation only ``answered`` is needed.
 
 A body that needs no repair is forwarded byte for byte. If repair fails or takes too long, the client's bytes are
 forwarded as well: the gateway never makes a request fail that would have reached the provider.
@@ -20,10 +20,12 @@ from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.helper_process import HelperProcess
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.scaling import scale_again
+from reknit.pipeline.serve.answered import NOTHING_ANSWERED
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.known import KnownConversations
 from reknit.pipeline.serve.upstreams import Upstream
-from reknit.pipeline.session import Normalized, normalize
+from reknit.pipeline.session import Normalized, normalize_answered
+from reknit.pipeline.session.bindings import End
 from reknit.pipeline.stages.defaults import chains_in
 
 # A body above this size is repaired in another process: it would delay all other streams of this one.
@@ -55,6 +57,7 @@ class Repaired(Struct, frozen=True):
         fixes: the number of fixes by code.
         reason: the broken rule or the error, without content.
         params: the names of parameters that the configuration added.
+        end: whether a later turn may change the end of the body.
     """
 
     outcome: Outcome
@@ -62,6 +65,7 @@ class Repaired(Struct, frozen=True):
     fixes: Mapping[str, int] = {}
     reason: str = ""
     params: tuple[str, ...] = ()
+    end: End = ""
 
 
 class RequestBody:
@@ -97,16 +101,24 @@ class RequestBody:
         return msgspec.json.encode(self.members | params) if params else self.data
 
 
-def repaired(data: bytes, endpoint: Endpoint, policy: Policy) -> Repaired:
-    """Repair a body for its target; never raises an error of the input."""
+def repaired(data: bytes, endpoint: Endpoint, policy: Policy, answered: Mapping[int, bool]) -> Repaired:
+    """Repair a body for its target; never raises an error of the input.
+
+    Args:
+        data: the body.
+        endpoint: its target.
+        policy: of the repair.
+        answered: as of ``normalize_answered``.
+    """
     scale = scale_again if policy.media == "shrink" else None
-    return _result(lambda: normalize(data, endpoint.target, policy=policy, model=endpoint.model or None, scale=scale))
+    model = endpoint.model or None
+    return _result(lambda: normalize_answered(data, endpoint.target, answered, policy, model=model, scale=scale))
 
 
-def _result(work: Callable[[], Normalized]) -> Repaired:
+def _result(work: Callable[[], tuple[Normalized, End]]) -> Repaired:
     """Return the result of repair; never raises an error of the input."""
     try:
-        done = work()
+        done, end = work()
     except (ReknitError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Repaired("failed", reason=error.code if isinstance(error, ReknitError) else error_name(error))
     made = [fix for fix in done.fixes if not fix.observed]
@@ -114,8 +126,8 @@ def _result(work: Callable[[], Normalized]) -> Repaired:
         hard = next(violation for violation in done.violations if violation.severity == "hard")
         return Repaired("rejected", reason=f"{hard.rule}: {hard.message}")
     if not made:
-        return Repaired("unchanged")
-    return Repaired("repaired", done.body, Counter(fix.code for fix in made))
+        return Repaired("unchanged", end=end)
+    return Repaired("repaired", done.body, Counter(fix.code for fix in made), end=end)
 
 
 def decoded(body: bytes, encoding: str) -> bytes | None:
@@ -145,10 +157,23 @@ class Repairs:
         self._helper = HelperProcess(repaired)
         self._known = KnownConversations()
 
-    async def repair(self, body: RequestBody, endpoint: Endpoint, upstream: Upstream) -> Repaired:
-        """Return the result for a body. A large body that takes too long is ``late``."""
+    async def repair(
+        self,
+        body: RequestBody,
+        endpoint: Endpoint,
+        upstream: Upstream,
+        answered: Mapping[int, bool] = NOTHING_ANSWERED,
+    ) -> Repaired:
+        """Return the result for a body. A large body that takes too long is ``late``.
+
+        Args:
+            body: of the client.
+            endpoint: its target.
+            upstream: it has the policy.
+            answered: as of ``normalize_answered``.
+        """
         try:
-            return await self._with_settings(body, endpoint, upstream)
+            return await self._with_settings(body, endpoint, upstream, answered)
         except TimeoutError:
             return Repaired("late")
         except ReknitError as error:  # of the process: every error of the work is in its result
@@ -156,7 +181,9 @@ class Repairs:
         except Exception as error:  # noqa: BLE001  a fault of Reknit must not stop the request
             return Repaired("failed", reason=error_name(error))
 
-    async def _with_settings(self, body: RequestBody, endpoint: Endpoint, upstream: Upstream) -> Repaired:
+    async def _with_settings(
+        self, body: RequestBody, endpoint: Endpoint, upstream: Upstream, answered: Mapping[int, bool]
+    ) -> Repaired:
         if body.error:
             return Repaired("failed", reason=body.error)
         if chains_in(body.members):
@@ -164,20 +191,27 @@ class Repairs:
         settings = upstream.settings_of(endpoint.model or body.model)
         added = {name: value for name, value in settings.params.items() if name not in body.members}
         whole = body.with_params(added)
-        done = await self._within_time(whole, body.members | added, endpoint, settings.policy)
+        done = await self._within_time(whole, body.members | added, endpoint, settings.policy, answered)
         if done.outcome not in {"unchanged", "repaired"}:
             return done
         return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
 
     async def _within_time(
-        self, data: bytes, members: Mapping[str, Raw], endpoint: Endpoint, policy: Policy
+        self,
+        data: bytes,
+        members: Mapping[str, Raw],
+        endpoint: Endpoint,
+        policy: Policy,
+        answered: Mapping[int, bool],
     ) -> Repaired:
         # Decoding an image may take a second, however few bytes it has.
         if len(data) <= LARGE_BYTES and policy.media != "shrink":
-            return _result(lambda: self._known.normalized(data, members, endpoint, policy))
+            return _result(lambda: self._known.normalized(data, members, endpoint, policy, answered))
         seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(data) / 2**20
         # The time in which it waits for the process and for other bodies counts too.
-        return await asyncio.wait_for(self._helper.run(seconds, repaired, data, endpoint, policy), seconds)
+        return await asyncio.wait_for(
+            self._helper.run(seconds, repaired, data, endpoint, policy, dict(answered)), seconds
+        )
 
     async def run(self, function: Callable[[bytes], Result], body: bytes) -> Result:
         """Return a function's result for a body; a large body is processed in another process.

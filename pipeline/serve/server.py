@@ -19,7 +19,7 @@ from reknit.pipeline.serve.errors import GatewayError, error_body
 from reknit.pipeline.serve.exchange import Exchanges, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.local import LocalPaths, has_key
-from reknit.pipeline.serve.memory import RefusalMemory
+from reknit.pipeline.serve.memory import GatewayMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
@@ -130,7 +130,7 @@ class Listening(Struct, frozen=True, kw_only=True):
         drain_seconds: most time for answers in progress at the end.
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is held for this time at most.
-        state_dir: where refusals are remembered beyond the end of the process; None for nowhere.
+        state_dir: where facts about conversations are remembered beyond the end of the process; None for nowhere.
     """
 
     host: str = "127.0.0.1"
@@ -166,13 +166,13 @@ async def serve(
     """
     _check_key(upstreams, listening)
     metrics = GatewayMetrics()
-    memories = RefusalMemory(listening.state_dir)
+    memory = GatewayMemory(listening.state_dir)
     recent, repairs = RecentExchanges(), Repairs()
     exchanges = Exchanges(
         new_client(),
         metrics,
         repairs,
-        memories,
+        memory,
         silence_seconds=listening.silence_seconds,
         hold_seconds=listening.hold_seconds,
         tracing=tracing or Tracing(),
@@ -199,7 +199,7 @@ async def serve(
             await status.cleanup()
         await exchanges.close()
         repairs.close()
-        memories.close()
+        memory.close()
 
 
 def _check_key(upstreams: Upstreams, listening: Listening) -> None:

@@ -25,7 +25,7 @@ from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.arguments import GivenPolicy, GivenSystem, GivenTools, policy_from, setting_from
-from reknit.pipeline.session.bindings import PrefixBindings
+from reknit.pipeline.session.bindings import End, PrefixBindings, end_of
 from reknit.pipeline.session.documents import GivenHistory, begin_document
 from reknit.pipeline.session.fit import fit_for
 from reknit.pipeline.session.healed import HEALED, heal_request
@@ -590,6 +590,36 @@ def normalize(
         history, target_named(to), source, policy_from(policy), model=model, count_tokens=count_tokens, scale=scale
     )
     return work.request(to)
+
+
+def normalize_answered(
+    history: GivenHistory,
+    to: str,
+    answered: Mapping[int, bool],
+    policy: GivenPolicy = None,
+    *,
+    model: str | None = None,
+    scale: Scale | None = None,
+) -> tuple[Normalized, End]:
+    """Do the same as ``normalize`` for a history of which earlier parts were sent; return the end of the request too.
+
+    Args:
+        history: as a whole.
+        to: the target.
+        answered: the number of messages in each earlier request with an end, and whether the end was ``continued``. If
+            an assistant turn follows there, everything before it stays as it was sent.
+        policy: as of ``normalize``.
+        model: as of ``normalize``.
+        scale: as of ``normalize``.
+
+    Raises:
+        InputError: the input cannot be used.
+    """
+    work, _ = begin_document(
+        history, target_named(to), "auto", policy_from(policy), model=model, scale=scale, answered=answered
+    )
+    made = work.request(to)
+    return made, end_of(made.account)
 
 
 def _speaks(turn: Turn) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
@@ -29,6 +29,8 @@ _DIGEST: Final = 16
 _REASONING: Final = (Thinking, RedactedThinking)
 _Parts: TypeAlias = Mapping[str, SettledPart]
 _Rows: TypeAlias = Sequence[Origins]
+End: TypeAlias = Literal["", "open", "continued"]
+"""The end of a request: a later turn may change it (``open``), or ``CONTINUE`` is there, or neither."""
 
 
 class SentMessage(Struct, frozen=True, array_like=True):
@@ -81,14 +83,18 @@ class Change(Struct, frozen=True):
 
 
 class PrefixBindings:
-    """What was sent and answered in one session, and what reasoning is void; of prefix-bound targets only."""
+    """What was sent and answered in one session, and what reasoning is void; of prefix-bound targets only.
 
-    def __init__(self, saved: SavedBindings | None = None) -> None:
+    With ``keeps_answered``, what was answered settles for other targets too.
+    """
+
+    def __init__(self, saved: SavedBindings | None = None, *, keeps_answered: bool = False) -> None:
         saved = saved or SavedBindings()
         self.sent = dict(saved.sent)
         self.void = dict(saved.void)
         self.answered = dict(saved.answered)
         self.reasoned = saved.reasoned
+        self.keeps_answered = keeps_answered
         self._last_head: tuple[bytes | None, bytes] = None, b""
 
     def saved(self) -> SavedBindings | UnsetType:
@@ -178,7 +184,8 @@ class PrefixBindings:
 
     def loosened(self, parts: _Parts) -> PrefixBindings:
         """Return the same without reference to chunks, for settled parts that are written again."""
-        found = PrefixBindings(SavedBindings(self.sent, self.void, self.answered, self.reasoned))
+        saved = SavedBindings(self.sent, self.void, self.answered, self.reasoned)
+        found = PrefixBindings(saved, keeps_answered=self.keeps_answered)
         for target, sent in self.sent.items():
             if sent.chunks:
                 part = parts[sent.variant]  # every variant that was sent has its part until its chunks are loosened
@@ -209,6 +216,11 @@ class PrefixBindings:
                 chunks, rows = before[sent.variant]
                 rest = [*_sent_messages(chunks[left : sent.chunks], rows[messages:]), *sent.rest]
                 self.sent[target] = structs.replace(sent, chunks=left, messages=messages, rest=rest)
+
+
+def end_of(account: Account) -> End:
+    """Return whether a later turn may change the end of a request, for a model of any kind."""
+    return "continued" if _is_continued(account) else "open" if account.is_open else ""
 
 
 def _is_continued(account: Account) -> bool:

@@ -6,7 +6,8 @@ the new ones need to be read and repaired.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from reknit.pipeline.history.frameworks import FRAMEWORKS
@@ -22,6 +23,7 @@ from reknit.pipeline.history.readers.shapes import (
 from reknit.pipeline.model import Turn, Unknown
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
+from reknit.pipeline.session.bindings import PrefixBindings, SavedBindings
 from reknit.pipeline.session.fit import fit_for
 from reknit.pipeline.session.request import Normalized
 from reknit.pipeline.session.scaled import Scale, check_scale
@@ -41,8 +43,11 @@ def begin_document(
     model: str | None = None,
     count_tokens: CountTokens | None = None,
     scale: Scale | None = None,
+    answered: Mapping[int, bool] = MappingProxyType({}),
 ) -> tuple[WorkingHistory, ReadResult]:
     """Return a working history with the messages and the settings of a document, and how it was read.
+
+    The arguments are those of ``normalize`` and ``normalize_answered``.
 
     Raises:
         InputError: the document cannot be used.
@@ -52,7 +57,8 @@ def begin_document(
     found = read(history, source)
     given = found.conversation
     setting = Setting(system=given.system, tools=given.tools, model=model or given.model, params=given.params)
-    work = WorkingHistory((target,), policy, setting, fit=fit_for(policy, setting, count_tokens))
+    bindings = PrefixBindings(SavedBindings(answered=dict(answered)), keeps_answered=bool(answered))
+    work = WorkingHistory((target,), policy, setting, fit=fit_for(policy, setting, count_tokens), bindings=bindings)
     work.note_fixes(found.fixes)
     work.begin_history(given.turns, found.valid_runs, scale)
     return work, found
@@ -66,14 +72,23 @@ class GrowingDocument:
         target: of its requests.
         policy: of repair; its media are not scaled.
         model: in place of the document's model.
+        answered: as of ``normalize_answered``; no later one than the document's messages.
 
     Raises:
         InputError: the document cannot be used.
     """
 
-    def __init__(self, document: bytes, target: Target, policy: Policy, *, model: str | None = None) -> None:
+    def __init__(
+        self,
+        document: bytes,
+        target: Target,
+        policy: Policy,
+        *,
+        model: str | None = None,
+        answered: Mapping[int, bool] = MappingProxyType({}),
+    ) -> None:
         self._target = target.name
-        self._work, found = begin_document(document, target, "auto", policy, model=model)
+        self._work, found = begin_document(document, target, "auto", policy, model=model, answered=answered)
         self._work.count = found.received or max((turn.index for turn in found.conversation.turns), default=-1) + 1
         self._reader = found.reader
         # Messages of frameworks may take the place of earlier ones, and transcripts have lines.

@@ -95,6 +95,8 @@ class Account(Struct, frozen=True, gc=False):
     own_dropped_count: int
     # A later turn would undo or move a repair at the end; only where reasoning is bound to its prefix.
     end_may_change: bool = False
+    # As ``History.is_open``.
+    is_open: bool = False
 
     @property
     def shared_fixes(self) -> list[Fix]:
@@ -326,6 +328,7 @@ def make_request(settled: SettledPart, shared: Shared, history: History) -> Norm
         len(shared.dropped),
         len(settled.dropped),
         history.structure.prefix_bound and history.end_may_change,
+        history.is_open,
     )
     reset, settled.reset = settled.reset, ""
     return Normalized(

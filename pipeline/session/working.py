@@ -118,6 +118,7 @@ class WorkingHistory:
         for repair in self.repairs:
             repair.history.log = self.archive.turns
             repair.history.answered = self.bindings.answered
+            repair.history.keeps_answered |= self.bindings.keeps_answered
         self._tracked = {
             variant.target.name
             for repair in self.repairs
@@ -180,7 +181,7 @@ class WorkingHistory:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._scale(turns, scale)
         self._change_prefix(self._bound(turns), turns)
-        if self.fit.touches:
+        if self.fit.touches or self.bindings.keeps_answered:
             self._take(turns)
             return
         self.archive.keep_history(turns)

@@ -190,7 +190,7 @@ async def test_a_fault_of_repair_forwards_the_body(monkeypatch):
     def fail(*_args, **_options):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(repair, "normalize", fail)
+    monkeypatch.setattr(repair, "normalize_answered", fail)
     async with gateway() as (provider, url, client):
         assert (await posted(client, url, VALID))[0] == 200
     assert provider.received[0].body == VALID

@@ -7,9 +7,11 @@ import pytest
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve.answered import NOTHING_ANSWERED
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.known import KnownConversations
 from reknit.pipeline.serve.repair import RequestBody
+from reknit.pipeline.session import normalize_answered
 from reknit.pipeline.session.documents import GrowingDocument
 
 ANTHROPIC, DEFAULT = Endpoint("anthropic"), Policy()
@@ -43,10 +45,10 @@ def whole_reads(monkeypatch):
     return found
 
 
-def asked(known, data, policy=DEFAULT, endpoint=ANTHROPIC):
-    done = known.normalized(data, RequestBody(data).members, endpoint, policy)
-    whole = normalize(data, endpoint.target, policy=policy, model=endpoint.model or None)
-    assert (done.body, done.violations) == (whole.body, whole.violations)
+def asked(known, data, policy=DEFAULT, endpoint=ANTHROPIC, answered=NOTHING_ANSWERED):
+    done, end = known.normalized(data, RequestBody(data).members, endpoint, policy, answered)
+    whole, expected_end = normalize_answered(data, endpoint.target, answered, policy, model=endpoint.model or None)
+    assert (done.body, done.violations, end) == (whole.body, whole.violations, expected_end)
     assert sorted(done.fixes, key=repr) == sorted(whole.fixes, key=repr)
     return done
 
@@ -100,6 +102,13 @@ def test_another_policy_or_target_is_another_conversation(whole_reads):
     assert len(whole_reads) == 4
 
 
+def test_a_conversation_with_other_answered_requests_is_read_as_a_whole(whole_reads):
+    known = KnownConversations()
+    for answered in ({}, {4: False}, {4: False}, {4: True}, {4: True}, {}):
+        asked(known, body(HISTORY), answered=answered)
+    assert len(whole_reads) == 4
+
+
 def test_parallel_requests_of_one_beginning_keep_their_own_histories():
     known = KnownConversations()
     left, right = ([*HISTORY, {"role": "assistant", "content": name}] for name in ("left", "right"))
@@ -128,7 +137,7 @@ def test_a_body_without_a_list_of_messages_is_read_each_time(data, whole_reads):
     known = KnownConversations()
     for _ in range(2):
         try:
-            known.normalized(data, RequestBody(data).members if data != b"[]" else {}, ANTHROPIC, Policy())
+            known.normalized(data, RequestBody(data).members, ANTHROPIC, Policy(), NOTHING_ANSWERED)
         except InputError:
             with pytest.raises(InputError):
                 normalize(data, "anthropic")

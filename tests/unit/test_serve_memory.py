@@ -10,9 +10,10 @@ from multidict import CIMultiDict
 
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.healing.memory import NO_MEMORY, Noted, TargetMemory, Value
-from reknit.pipeline.serve import memory as store
+from reknit.pipeline.serve import store
 from reknit.pipeline.serve.conversations import conversation_key
-from reknit.pipeline.serve.memory import RefusalMemory
+from reknit.pipeline.serve.memory import GatewayMemory
+from reknit.pipeline.serve.refusals import RefusalMemory
 from reknit.pipeline.serve.repair import RequestBody
 
 SECRET = b"s" * 32
@@ -91,11 +92,12 @@ def test_a_body_of_any_kind_has_a_key(body):
 
 
 def test_memories_are_kept_without_the_providers_words(tmp_path):
-    kept = RefusalMemory(tmp_path)
-    assert kept.is_empty
-    kept.keep(b"k", memory_of(b"1" * 16))
-    again = RefusalMemory(tmp_path)
-    assert (again.is_empty, again.secret == kept.secret) == (False, True)
+    first = GatewayMemory(tmp_path)
+    assert first.refusals.is_empty
+    first.refusals.keep(b"k", memory_of(b"1" * 16))
+    second = GatewayMemory(tmp_path)
+    again = second.refusals
+    assert (again.is_empty, second.secret == first.secret) == (False, True)
     found = again.of(b"k")
     assert (found.values, found.healings) == (memory_of(b"1" * 16).values, (Noted("thinking_signature", "", ""),))
     assert again.of(b"other") == NO_MEMORY
@@ -103,11 +105,11 @@ def test_memories_are_kept_without_the_providers_words(tmp_path):
 
 def test_the_least_recently_used_memories_are_forgotten_first(tmp_path, monkeypatch):
     now = [1_000_000]
-    monkeypatch.setattr(store, "_now", lambda: now[0])
-    RefusalMemory(tmp_path).keep(b"a", memory_of(b"1" * 16))
+    monkeypatch.setattr(store, "now", lambda: now[0])
+    GatewayMemory(tmp_path).refusals.keep(b"a", memory_of(b"1" * 16))
     with sqlite3.connect(tmp_path / "serve.sqlite") as database:
         (size,) = database.execute("SELECT length(memory) FROM memories").fetchone()
-    kept = RefusalMemory(tmp_path, most_bytes=2 * size)
+    kept = RefusalMemory(store.Store(tmp_path), most_bytes=2 * size)
     for name in (b"a", b"b", b"c"):
         kept.keep(name, memory_of(b"1" * 16))
         now[0] += 1
@@ -116,24 +118,25 @@ def test_the_least_recently_used_memories_are_forgotten_first(tmp_path, monkeypa
 
 def test_a_memory_that_was_not_used_for_30_days_is_forgotten(tmp_path, monkeypatch):
     now, day = [1_000_000], 24 * 3600
-    monkeypatch.setattr(store, "_now", lambda: now[0])
-    kept = RefusalMemory(tmp_path)
+    monkeypatch.setattr(store, "now", lambda: now[0])
+    kept = GatewayMemory(tmp_path).refusals
     kept.keep(b"used", memory_of(b"1" * 16))
     kept.keep(b"unused", memory_of(b"1" * 16))
     now[0] += 20 * day
     assert kept.of(b"used") != NO_MEMORY
     now[0] += 11 * day
-    again = RefusalMemory(tmp_path)
+    again = GatewayMemory(tmp_path).refusals
     assert [again.of(name) == NO_MEMORY for name in (b"used", b"unused")] == [False, True]
 
 
 def test_a_damaged_memory_is_none_and_stops_no_request(tmp_path, caplog):
-    kept = RefusalMemory(tmp_path)
+    memory = GatewayMemory(tmp_path)
+    kept = memory.refusals
     kept.keep(b"k", memory_of(b"1" * 16))
     with sqlite3.connect(tmp_path / "serve.sqlite") as database:
         database.execute("UPDATE memories SET memory = x'c1'")
     assert kept.of(b"k") == NO_MEMORY
-    kept.close()
+    memory.close()
     assert kept.of(b"k") == NO_MEMORY
     kept.keep(b"k", memory_of(b"1" * 16))
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
@@ -143,11 +146,11 @@ def test_a_damaged_memory_is_none_and_stops_no_request(tmp_path, caplog):
 def test_a_directory_that_cannot_be_used_is_named_at_the_start(tmp_path, name):
     (tmp_path / name).write_bytes(b"no database, and too short for a key" if "sqlite" in name else b"short")
     with pytest.raises(InputError, match="--state-dir") as found:
-        RefusalMemory(tmp_path)
+        GatewayMemory(tmp_path)
     assert found.value.code == "state_dir_unusable"
 
 
 def test_a_file_in_place_of_the_directory_is_named_at_the_start(tmp_path):
     Path(tmp_path / "file").touch()
     with pytest.raises(InputError, match="--state-dir"):
-        RefusalMemory(tmp_path / "file")
+        GatewayMemory(tmp_path / "file")
