@@ -32,7 +32,7 @@ NUMBER = "x-exchange"
 # A client that left is noticed by far sooner.
 LEFT_SECONDS = 30.0
 PATIENCE = aiohttp.ClientTimeout(total=60)
-# What the client gets: the provider's bytes, an error of the gateway, or a connection that breaks off.
+# The client gets the provider's bytes, an error of the gateway, or a connection that breaks off.
 EXACT, TYPED, BROKEN, LEFT = "exact", "typed", "broken", "left"
 
 STATUSES = {
@@ -71,7 +71,7 @@ class Planned(Struct, frozen=True):
 
 
 class Outcome(Struct):
-    """What a client got: ``kind`` is one of the four; ``is_hit``: the gateway was killed meanwhile."""
+    """The answer that a client got: ``kind`` is one of the four; ``is_hit``: the gateway was killed meanwhile."""
 
     kind: str
     status: int = 0
@@ -135,7 +135,7 @@ class FaultyProvider:
         invalid: bodies that broke a hard rule.
         refused: how often each signature was refused.
         active: the answers in progress.
-        not_left: answers that went on long after their client had left.
+        not_left: answers that were still written long after their client had left.
     """
 
     def __init__(self, plans):
@@ -241,7 +241,7 @@ class FaultyProvider:
         return response
 
     async def _until_left(self, response):
-        """Go on until the connection breaks."""
+        """Write until the connection breaks."""
         loop = asyncio.get_running_loop()
         end = loop.time() + LEFT_SECONDS
         with suppress(ConnectionError):

@@ -568,7 +568,7 @@ class History:
         if may_come and not (self._is_old(exchange) or is_answered):
             return False
         if is_answered or is_called_by_code(exchange):
-            # As it was sent. Without the call of the code, the calls that it made would have no maker.
+            # Sent requests have these calls. Without the call of the code, the calls that it made would have no maker.
             running |= may_come
         self._emit(assistant_messages(exchange, self.structure, self.changed, self._book, running=running))
         for call in exchange.calls:

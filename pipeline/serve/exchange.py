@@ -69,7 +69,7 @@ class _Sent(Struct):
 
 
 class _Known(Struct, frozen=True):
-    """What is known of a request's conversation."""
+    """The memory of a request's conversation."""
 
     healer: Healer
     answered: AnsweredHistory

@@ -1,4 +1,4 @@
-"""What the gateway remembers of all conversations, as one object with one file."""
+"""The gateway's memory of all conversations, in one file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class GatewayMemory:
 
     Attributes:
         secret: of the gateway, for the keys of conversations.
-        refusals: what providers refused.
-        answered: what requests ended with that providers accepted.
+        refusals: of providers.
+        answered: requests that providers accepted, with their ends.
 
     Args:
         directory: as of ``Store``.

@@ -601,13 +601,13 @@ def normalize_answered(
     model: str | None = None,
     scale: Scale | None = None,
 ) -> tuple[Normalized, End]:
-    """Do the same as ``normalize`` for a history of which earlier parts were sent; return the end of the request too.
+    """Do the same as ``normalize`` for a history that begins with sent requests; return the end of the request too.
 
     Args:
         history: as a whole.
         to: the target.
         answered: the number of messages in each earlier request with an end, and whether the end was ``continued``. If
-            an assistant turn follows there, everything before it stays as it was sent.
+            an assistant turn follows there, everything before it is repaired as in that request.
         policy: as of ``normalize``.
         model: as of ``normalize``.
         scale: as of ``normalize``.

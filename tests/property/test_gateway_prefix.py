@@ -193,7 +193,7 @@ async def run(target, lengths, history, restarts, directory):
 def begins_with(later, earlier):
     """Return True if messages begin with earlier ones; the last of these may have got more blocks.
 
-    A last message of the assistant's is one that the model goes on with.
+    The model continues a last message of the assistant's.
     """
     *before, last = earlier
     if last.get("role") == "assistant":

@@ -29,8 +29,8 @@ COUNT, CLIENTS = 2_000, 24
 DEATHS = (300, 600, 900)
 # The memory of the last process is compared between these numbers of exchanges.
 WARM = 1_200
-# Measured: 2 to 5 MiB, of which most is the list of recent exchanges.
-MOST_GROWTH_KIB = 24 * 1024
+# Measured: less than 1 MiB.
+MOST_GROWTH_KIB = 12 * 1024
 
 
 class Run:
