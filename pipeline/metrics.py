@@ -73,6 +73,10 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Published requests that were withdrawn because the session's log has answered them.",
         ("target",),
     ),
+    "reknit_gateway_mismatch_total": (
+        "Requests that a gateway sent with another content than the session's log gives.",
+        ("target",),
+    ),
     "reknit_rejections_total": (
         "Requests refused before sending, by the rule they break.",
         ("target", "rule"),
@@ -102,6 +106,10 @@ STAGE_COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reknit_items_incomplete_total": ("Items that ended before their content did.", ("source",)),
     "reknit_results_unseen_total": ("Results whose text no item had shown.", ("source",)),
     "reknit_events_unrecognised_total": ("Provider events passed on without being understood.", ("source",)),
+    "reknit_events_repeated_total": (
+        "Records of provider events that were written twice, by their number in the run, and ignored.",
+        ("source",),
+    ),
     "reknit_runs_unfinished_total": (
         "Runs that ended without finishing, by cause: stall, loop, time_limit, disconnect, stopped, error, other.",
         ("source", "cause"),
@@ -144,8 +152,10 @@ DEAD_LETTER_CODES = (
     "bad_header",
     "bad_key",
     "bad_log",
+    "bad_memory",
     "bad_policy",
     "bad_record",
+    "bad_seq",
     "bad_snapshot",
     "bad_status",
     "bad_transcript",
@@ -345,6 +355,7 @@ class Metrics:
             "reknit_sessions_mended_total": product(targets),
             "reknit_requests_total": product(targets, ("clean", "mended", "rejected")),
             "reknit_requests_withdrawn_total": product(targets),
+            "reknit_gateway_mismatch_total": product(targets),
             "reknit_sessions_ended_total": product(("closed", "expired", "forgotten")),
             "reknit_prefix_kept_bytes_total": product(targets),
             "reknit_request_written_bytes_total": product(targets),
@@ -361,6 +372,7 @@ class Metrics:
             "reknit_retractions_total": product(SOURCES),
             "reknit_items_incomplete_total": product(SOURCES),
             "reknit_events_unrecognised_total": product(SOURCES),
+            "reknit_events_repeated_total": product(SOURCES),
             "reknit_turns_finished_total": product(SOURCES),
             "reknit_runs_unfinished_total": product(SOURCES, get_args(Cause)),
             "reknit_headers_dropped_total": chain(

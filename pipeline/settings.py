@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 from reknit.pipeline.kafka import Compression, KafkaSettings
 from reknit.pipeline.objects import ObjectSettings
 from reknit.pipeline.policy import Policy
-from reknit.pipeline.serve.upstreams import Upstream
+from reknit.pipeline.serve.upstreams import Publish, Upstream
 from reknit.pipeline.stages.tenants import Limits
 from reknit.pipeline.text.redaction import MARKER, SOURCE_ROOTS
 from reknit.topics import DEFAULT_PARTITIONS
@@ -101,6 +101,14 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "and Gemini under `/anthropic`, `/openai` and `/gemini`."
         ),
     ] = ()
+    publish: Annotated[
+        Publish,
+        Meta(
+            description="Records for the input topics: none (`off`), the answers, where the platform writes "
+            "its own turns and names its session in `x-session-id` (`events`), or turns, requests and answers (`all`). "
+            "`publish` of an upstream replaces it."
+        ),
+    ] = "off"
     drain_seconds: Annotated[float, Meta(gt=0, description="Most time for answers in progress after SIGTERM.")] = 120.0
 
 

@@ -30,6 +30,7 @@ CLOSED = "closed"
 FORGOTTEN = "forgotten"
 EXPIRED = "expired"
 STATUS = "status"
+SEQ = "seq"
 ORIGIN = "origin"
 
 # provider.requests
@@ -49,6 +50,7 @@ REASON = "reason"
 FIRST = "first"
 BASE = "base"
 PREFIX_RESET = "prefix-reset"
+SENT = "sent"
 
 # any topic
 PRODUCER = "producer"
@@ -99,6 +101,16 @@ Dataref: TypeAlias = Annotated[
 ]
 
 
+Seq: TypeAlias = Annotated[
+    int,
+    Meta(
+        ge=0,
+        description="The number of the record in its run, from 0. A record whose number is not above that of the last "
+        "one of the same run was written twice, and is ignored.",
+    ),
+]
+
+
 class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
     """Headers of a record of provider events."""
 
@@ -130,6 +142,7 @@ class EventHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             "with the rules."
         ),
     ] = UNSET
+    seq: Seq | UnsetType = UNSET
     dataref: Dataref | UnsetType = UNSET
     producer: Producer | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
@@ -142,6 +155,7 @@ class EndOfRunHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit: Annotated[str, Meta(description="Why it ended: an exit status, a signal's name, or words.")]
     source: str | UnsetType = UNSET
     run: str | UnsetType = UNSET
+    seq: Seq | UnsetType = UNSET
     traceparent: Traceparent | UnsetType = UNSET
     tracestate: Tracestate | UnsetType = UNSET
 
@@ -229,13 +243,13 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     reknit_version: str
     cause: Annotated[Place | UnsetType | None, Meta(description="The record that made it due.")] = UNSET
     reason: Annotated[
-        Literal["turn", "interrupted", "wanted", "healed", "answered"] | UnsetType | None,
+        Literal["turn", "interrupted", "wanted", "healed", "sent", "answered"] | UnsetType | None,
         Meta(
             description="turn: the conversation waits for the model. interrupted: it does, and the user spoke over a "
             "call of the last assistant turn that has no result. wanted: it was asked for. healed: the provider "
-            "refused the request in `heals`, and this one is without the cause. answered: a withdrawal, "
-            "with a null value and no dataref: the session's log has answered the request in `supersedes`; send "
-            "nothing."
+            "refused the request in `heals`, and this one is without the cause. sent: a gateway has sent it. answered: "
+            "a withdrawal, with a null value and no dataref: the session's log has answered the request in "
+            "`supersedes`; send nothing."
         ),
     ] = UNSET
     first: Annotated[
@@ -259,6 +273,10 @@ class RequestHeaders(Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     heals: Annotated[str | UnsetType | None, Meta(description="The id of the request that its provider refused.")] = (
         UNSET
     )
+    sent: Annotated[
+        Digest | UnsetType | None,
+        Meta(description="A gateway has sent this request, as bytes with this digest: do not send it."),
+    ] = UNSET
     dataref: Dataref | UnsetType | None = UNSET
     prefix_reset: Annotated[
         str | UnsetType | None,

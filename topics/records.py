@@ -60,12 +60,18 @@ _Id: TypeAlias = Annotated[
 ]
 
 _Origin: TypeAlias = Annotated[
-    str, Meta(description="recorded, reknit: written by the worker. Other values are the producer's own.")
+    str,
+    Meta(
+        description="recorded, reknit: written by the worker. gateway: by `reknit serve`. Other values are the "
+        "producer's own."
+    ),
 ]
 
 # Origins of records that the worker itself wrote to an input: a stream's finished turn, or its own decision.
 RECORDED = "recorded"
 REKNIT = "reknit"
+# The origin of turns that a gateway mirrors.
+GATEWAY = "gateway"
 
 
 Mend: TypeAlias = Literal["on", "observe"]
@@ -282,6 +288,35 @@ class ProviderAnswered(_TurnRecord, frozen=True, tag="provider.answered"):
     origin: _Origin | UnsetType = UNSET
 
 
+class RequestSent(_TurnRecord, frozen=True, tag="request.sent"):
+    """A gateway has sent the request of the history so far. The worker publishes it with the header ``sent``."""
+
+    request_id: Annotated[str, Meta(min_length=1, description="A random id, the request's header `request-id`.")]
+    target: Annotated[str, Meta(description="Whose request it is.")]
+    sha256: Annotated[headers.Digest, Meta(description="Of the bytes that the provider received.")]
+    content_sha256: Annotated[
+        headers.Digest | UnsetType,
+        Meta(
+            description="Of the request as the worker writes it from this log: its JSON with sorted members, without "
+            "white space, in messages without cache breakpoints and with each text as a block. Another digest counts "
+            "as a mismatch. Absent if the gateway sent the client's bytes without judging them."
+        ),
+    ] = UNSET
+    healings: Annotated[
+        tuple[str, ...], Meta(description="The refusals that were healed before this request, by their names.")
+    ] = ()
+    memory: Annotated[
+        Raw | UnsetType,
+        Meta(
+            description="What the gateway remembers of the session's refusals at this target: digests of the revoked "
+            "values, and names of parameters.",
+            extra_json_schema={"type": "array"},
+        ),
+    ] = UNSET
+    id: _Id | UnsetType = UNSET
+    origin: _Origin | UnsetType = UNSET
+
+
 TurnRecord: TypeAlias = (
     SessionOpened
     | TurnAppended
@@ -292,6 +327,7 @@ TurnRecord: TypeAlias = (
     | SessionReleased
     | SessionForgotten
     | ProviderAnswered
+    | RequestSent
 )
 TURN_RECORDS: Decoder[TurnRecord] = Decoder(TurnRecord)
 

@@ -18,12 +18,13 @@ from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import with_config
 from reknit.pipeline.cli.inputs import documents, pieces
 from reknit.pipeline.cli.offline import FILE, SOURCE_NAMES, TARGET_NAMES
-from reknit.pipeline.cli.requests import Conversations, Places, read_line
+from reknit.pipeline.cli.requests import Places, read_line
 from reknit.pipeline.cli.turns import holds_transcript, names_a_model, usable_records
 from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.kafka.partitions import topic_missing
 from reknit.pipeline.kafka.sending import Sender, producing
 from reknit.pipeline.registry import find_source, source_of_transcript, target_named
+from reknit.pipeline.serve.mirrored import Conversations
 from reknit.pipeline.settings import Config
 from reknit.topics import AGENT_TURNS, LARGEST_INPUT, PROVIDER_EVENTS, qualified
 from reknit.topics import headers as names

@@ -107,6 +107,7 @@ def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
 async def _until_stopped(
     config: Config, upstreams: Upstreams, key: str, tls_cert: Path | None, tls_key: Path | None
 ) -> None:
+    from reknit.pipeline.client import Inputs
     from reknit.pipeline.serve.server import Listening, serve, tls_of
     from reknit.pipeline.tracing.opening import open_tracing
 
@@ -119,6 +120,8 @@ async def _until_stopped(
         metrics_port=config.metrics_port,
         drain_seconds=config.serve.drain_seconds,
         state_dir=Path(config.state_dir),
+        publish=config.serve.publish,
+        connect=lambda: Inputs(config),
     )
     async with aclosing(open_tracing(config.otel)) as tracing:
         await unless_stopped(

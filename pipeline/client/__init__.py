@@ -278,6 +278,28 @@ class Events(_Writer):
         sent.append(await self._hand_over(PROVIDER_EVENTS, session, value, headers))
 
 
+class Inputs(_Writer):
+    """Writes records of both inputs that a program has made before, with all of their headers."""
+
+    async def send(self, topic: str, session: str, value: bytes | None, headers: Headers = ()) -> asyncio.Future[Any]:
+        """Hand over a record; ``delivered`` waits until the brokers have it.
+
+        Raises:
+            InputError: the record cannot be written.
+            BrokerError: no broker answers, or it refuses.
+        """
+        return await self._hand_over(topic, session, value, headers)
+
+    async def delivered(self, sent: Iterable[asyncio.Future[Any]]) -> None:
+        """Wait until the brokers have records.
+
+        Raises:
+            BrokerError: they do not have all of them.
+        """
+        for each in sent:
+            await acknowledged(self._brokers, each)
+
+
 def _raw(value: Any) -> Raw:  # noqa: ANN401  anything that JSON can hold, or JSON
     return value if isinstance(value, Raw) else Raw(value if isinstance(value, bytes) else msgspec.json.encode(value))
 

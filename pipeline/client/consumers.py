@@ -65,6 +65,11 @@ class Request(_Read, frozen=True, kw_only=True):
         return structs.replace(self, raw_headers=(*others, *trace_headers(trace)))
 
     @property
+    def is_sent(self) -> bool:
+        """True if a gateway has sent the request: do not send it."""
+        return any(name == names.SENT for name, _ in self.raw_headers) or self.headers.reason == "sent"
+
+    @property
     def is_withdrawal(self) -> bool:
         """True if there is nothing to send: the log has answered the request in ``headers.supersedes``."""
         return self.headers.reason == "answered"

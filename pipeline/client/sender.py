@@ -269,6 +269,8 @@ class Sender:
         headers = request.headers
         # Without a session and an id no answer can be published: Reknit did not write the record.
         is_for_us = headers.target == self._target and bool(request.session and headers.request_id)
+        # A gateway has sent it.
+        is_for_us = is_for_us and not request.is_sent
         if not is_for_us or headers.request_id in self._recent:
             self._finish(pending)
             return

@@ -4,7 +4,8 @@ A body is repaired by itself. The end of a history may get repairs that a later 
 late would take the place of the one that was synthesised, though the model has answered that one. So the gateway
 remembers of each answered request with such an end how many messages the client sent, their digest, and whether the
 request ended with ``CONTINUE``. When the client sends these messages again with an answer after them, everything before
-the answer is repaired in the same way again. Where the client has changed its history, what was remembered has no effect.
+the answer is repaired in the same way again. Where the client has changed its history, what was remembered has no
+effect.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
@@ -25,6 +25,7 @@ from yarl import URL
 from reknit.pipeline import losses
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
+from reknit.pipeline.healing.memory import NO_MEMORY
 from reknit.pipeline.healing.single import Healed
 from reknit.pipeline.serve.answered import AnsweredHistory
 from reknit.pipeline.serve.aws import AwsSigner, ClientSignature, SignedRequest, Signing, signature_in
@@ -35,6 +36,7 @@ from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream, with
 from reknit.pipeline.serve.healing import Healer
 from reknit.pipeline.serve.memory import GatewayMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.publishing import Exchanged, Publishing
 from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
@@ -51,6 +53,8 @@ _REDIRECTS: Final = range(300, 400)
 _NOT_MODIFIED: Final = 304
 _FIXES_SHOWN: Final = 20
 _OWN_KEYS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
+# The reasons with which a run ends, by the end of its answer.
+_REASONS: Final = MappingProxyType({"whole": "end of stream", "cut": "cut", "left": "client left"})
 _CUT: Final = "The stream from the provider broke before its end."
 
 
@@ -92,6 +96,7 @@ class Exchanges:
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is passed on after this time.
         tracing: gets a call for each request to a model.
+        publishing: gets each exchange with a model; None writes none to the topics.
     """
 
     def __init__(
@@ -104,7 +109,9 @@ class Exchanges:
         silence_seconds: float = SILENCE_SECONDS,
         hold_seconds: float = HOLD_SECONDS,
         tracing: Tracing | None = None,
+        publishing: Publishing | None = None,
     ) -> None:
+        self._publishing = publishing
         self._hold_seconds = hold_seconds
         self._tracing = tracing or Tracing()
         self._client = client
@@ -149,6 +156,10 @@ class Exchanges:
             with closing(received):
                 if known is not None and received.is_accepted:
                     known.answered.note(done.end)
+                if self._publishing is not None:
+                    self._publishing.begin(
+                        _exchanged(headers, to, exchange, sent, body=body, done=done, known=known), received
+                    )
                 return await self._answer(request, received, to, exchange, added=_added(exchange, done), call=call)
         except BaseException as error:
             call.outcome.error = str(error.status) if isinstance(error, GatewayError) else type(error).__name__
@@ -176,7 +187,7 @@ class Exchanges:
 
         Args:
             received: the answer to the request.
-            sent: the request.
+            sent: the request; it becomes the last one that was sent.
             healer: of the request.
             to: where it goes.
             exchange: notes the healings.
@@ -189,8 +200,8 @@ class Exchanges:
                 if found is None:
                     break
                 received.close()
-                narrower = with_changed_body(sent.headers)
-                sent = _Sent(sent.method, sent.url, found.body, narrower, found.body, sent.signing)
+                sent.body = sent.plain = found.body
+                sent.headers = with_changed_body(sent.headers)
                 received = Received(await self._send(sent, to), target)
                 refusal = await received.refusal(self._hold_seconds)
                 self._note_healing(found, received, refusal, target, exchange)
@@ -326,6 +337,7 @@ class Exchanges:
             if received.broken is not None:
                 raise received.broken
             async for data in answer.content.iter_any():
+                received.record(data)
                 await response.write(data)
                 received.take(data)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -342,6 +354,7 @@ class Exchanges:
                 end = "cut"
                 log.warning("%s: a stream ended without its final event", to.upstream.name)
         finally:
+            received.finish(_REASONS[end])
             self._count_losses(received.losses, to, exchange)
             if watch is not None and to.endpoint is not None:
                 exchange.end = end
@@ -423,6 +436,31 @@ def _note_outcome(call: OpenCall, exchange: Exchange) -> None:
     outcome.fixes, outcome.healed = exchange.fixes, exchange.healed
     if exchange.end == "cut":
         outcome.error = "cut"
+
+
+def _exchanged(
+    headers: MultiMapping[str],
+    to: Destination,
+    exchange: Exchange,
+    sent: _Sent,
+    *,
+    body: RequestBody | None,
+    done: Repaired,
+    known: _Known | None,
+) -> Exchanged:
+    """Return what is published of an exchange with a model."""
+    assert to.endpoint is not None  # noqa: S101  the caller asked
+    return Exchanged(
+        headers=headers,
+        upstream=to.upstream,
+        endpoint=to.endpoint,
+        request_id=exchange.request_id,
+        given=body,
+        sent=sent.plain,
+        written=done.written,
+        memory=NO_MEMORY if known is None else known.healer.memory,
+        healed=exchange.healed,
+    )
 
 
 def _key_of(to: Destination) -> tuple[str, str] | None:

@@ -14,11 +14,11 @@ from functools import partial
 from msgspec import structs
 
 from reknit.pipeline.errors import ReknitError, error_name
-from reknit.pipeline.healing.memory import NO_MEMORY
+from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
 from reknit.pipeline.healing.single import Healed, recall, try_remembered
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.received import Refusal
-from reknit.pipeline.serve.refusals import RefusalMemory
+from reknit.pipeline.serve.refusals import RefusalMemory, without_sentences
 from reknit.pipeline.serve.repair import Repaired, Repairs
 from reknit.pipeline.serve.upstreams import Upstream
 
@@ -53,6 +53,13 @@ class Healer:
         # As long as nothing was healed, a request costs nothing here.
         self._known = NO_MEMORY if memories.is_empty or not self.most_healings else memories.of(self._key())
         self._memory = structs.replace(self._known, count=0)
+
+    @property
+    def memory(self) -> TargetMemory:
+        """The memory that the request was written by, without the provider's sentences, which may quote it."""
+        if not self._memory.healings:
+            return NO_MEMORY
+        return without_sentences(self._memory)
 
     async def recall(self, done: Repaired, given: bytes) -> Repaired:
         """Return the result of repair without what earlier refusals of the conversation were about.

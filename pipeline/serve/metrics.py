@@ -36,6 +36,21 @@ class GatewayMetrics:
         self.resent = counter(
             "reknit_serve_resent_total", "Requests sent again since a kept connection was dead.", "upstream"
         )
+        self.log_records = counter(
+            "reknit_serve_log_records_total", "Records that were written to the input topics.", "topic"
+        )
+        self.log_incomplete = counter(
+            "reknit_serve_log_incomplete_total",
+            "Exchanges whose records are incomplete: the journal was full, the answer too long or not readable, or the "
+            "request not.",
+            "reason",
+        )
+        self.log_lost = counter(
+            "reknit_serve_log_lost_total", "Records that could not be stored or written, by the error.", "reason"
+        )
+        self.log_bytes = Gauge(
+            "reknit_serve_log_bytes", "Bytes in the journal of records for the topics.", registry=self.registry
+        )
         self.in_flight = Gauge("reknit_serve_in_flight", "Exchanges in progress.", registry=self.registry)
         self.repair_seconds = Histogram(
             "reknit_serve_repair_seconds", "Time of repair.", buckets=LATENCY_BUCKETS, registry=self.registry

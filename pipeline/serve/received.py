@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from reknit.pipeline.client.answers import AnswerFacts
 from reknit.pipeline.serve.documents import DocumentWatch
+from reknit.pipeline.serve.recorded import RecordedRun
 from reknit.pipeline.serve.repair import decoded
 from reknit.pipeline.serve.streams import StreamWatch, is_in_frames, is_json, is_stream
 
@@ -43,6 +44,7 @@ class Received:
         watch: of a stream that can be read; it has seen ``begin``.
         document: of an answer that is one JSON document.
         broken: the connection broke after ``begin``.
+        run: writes the answer to the topics.
 
     Args:
         answer: of the provider.
@@ -60,10 +62,30 @@ class Received:
         is_document = is_answer and is_json(answer.content_type)
         self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
         self.broken: aiohttp.ClientError | TimeoutError | None = None
+        self.run: RecordedRun | None = None
+
+    def record_by(self, run: RecordedRun) -> None:
+        """Let the answer be recorded from its beginning."""
+        self.run = run
+        run.take(self.begin)
 
     def close(self) -> None:
         """Close the connection, which is not kept: where the client left, the provider must stop generating."""
+        self.finish("not passed on")
         self.answer.close()
+
+    def record(self, data: bytes) -> None:
+        """Let the next bytes be recorded.
+
+        This comes before they are passed on: the client may have the whole answer when this process is killed.
+        """
+        if self.run is not None:
+            self.run.take(data)
+
+    def finish(self, reason: str) -> None:
+        """End the record of the answer."""
+        if self.run is not None:
+            self.run.finish(reason)
 
     def take(self, data: bytes) -> None:
         """Note the next bytes that were passed on."""

@@ -57,9 +57,7 @@ class RefusalMemory:
 
     def keep(self, conversation: bytes, memory: TargetMemory) -> None:
         """Remember a conversation. A failure costs one more refusal, and no request."""
-        # The provider's sentences may quote the request.
-        noted = tuple(structs.replace(each, sentence="", request_id="") for each in memory.healings)
-        data = msgspec.msgpack.encode(structs.replace(memory, healings=noted, count=0, retried=("", "")))
+        data = msgspec.msgpack.encode(without_sentences(memory))
         try:
             self._database.execute(
                 "INSERT OR REPLACE INTO memories VALUES (?, ?, ?)", (conversation, store.now(), data)
@@ -79,3 +77,9 @@ class RefusalMemory:
             ).fetchone()
             self._database.execute("DELETE FROM memories WHERE conversation = ?", (oldest,))
             size -= length
+
+
+def without_sentences(memory: TargetMemory) -> TargetMemory:
+    """Return a memory that can be stored: the provider's sentences may quote the request."""
+    noted = tuple(structs.replace(each, sentence="", request_id="") for each in memory.healings)
+    return structs.replace(memory, healings=noted, count=0, retried=("", ""))

@@ -58,6 +58,8 @@ class Repaired(Struct, frozen=True):
         reason: the broken rule or the error, without content.
         params: the names of parameters that the configuration added.
         end: whether a later turn may change the end of the body.
+        written: the body that a worker writes for the same history, also where the client's bytes are sent; None if
+            there is none, or if answered requests have changed it.
     """
 
     outcome: Outcome
@@ -66,6 +68,7 @@ class Repaired(Struct, frozen=True):
     reason: str = ""
     params: tuple[str, ...] = ()
     end: End = ""
+    written: bytes | None = None
 
 
 class RequestBody:
@@ -126,8 +129,8 @@ def _result(work: Callable[[], tuple[Normalized, End]]) -> Repaired:
         hard = next(violation for violation in done.violations if violation.severity == "hard")
         return Repaired("rejected", reason=f"{hard.rule}: {hard.message}")
     if not made:
-        return Repaired("unchanged", end=end)
-    return Repaired("repaired", done.body, Counter(fix.code for fix in made), end=end)
+        return Repaired("unchanged", end=end, written=done.body)
+    return Repaired("repaired", done.body, Counter(fix.code for fix in made), end=end, written=done.body)
 
 
 def decoded(body: bytes, encoding: str) -> bytes | None:
@@ -194,7 +197,9 @@ class Repairs:
         done = await self._within_time(whole, body.members | added, endpoint, settings.policy, answered)
         if done.outcome not in {"unchanged", "repaired"}:
             return done
-        return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
+        # A worker does not know which requests were answered, so it may write another body.
+        written = None if answered else done.written
+        return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added), written=written)
 
     async def _within_time(
         self,

@@ -18,13 +18,17 @@ from reknit.pipeline.errors import InputError
 from reknit.pipeline.serve.errors import GatewayError, error_body
 from reknit.pipeline.serve.exchange import Exchanges, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
+from reknit.pipeline.serve.input_log import Connect, InputLog
+from reknit.pipeline.serve.journal import MOST_BYTES, Journal
 from reknit.pipeline.serve.local import LocalPaths, has_key
 from reknit.pipeline.serve.memory import GatewayMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.publishing import Publishing
 from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
-from reknit.pipeline.serve.repair import MOST_BYTES, Repairs
-from reknit.pipeline.serve.upstreams import Destination, Upstreams, form_of_errors
+from reknit.pipeline.serve.repair import MOST_BYTES as MOST_BODY_BYTES
+from reknit.pipeline.serve.repair import Repairs
+from reknit.pipeline.serve.upstreams import Destination, Publish, Upstreams, form_of_errors
 from reknit.pipeline.tracing.calls import Tracing
 from reknit.pipeline.urls import LOOPBACK
 from reknit.pipeline.web import listen, runner_of, status_app
@@ -131,6 +135,9 @@ class Listening(Struct, frozen=True, kw_only=True):
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is held for this time at most.
         state_dir: where facts about conversations are remembered beyond the end of the process; None for nowhere.
+        publish: the records for the topics, for upstreams without a setting of their own.
+        connect: connects to the brokers; None where nothing is published.
+        journal_bytes: most bytes of records that wait for the brokers.
     """
 
     host: str = "127.0.0.1"
@@ -142,6 +149,9 @@ class Listening(Struct, frozen=True, kw_only=True):
     silence_seconds: float = SILENCE_SECONDS
     hold_seconds: float = HOLD_SECONDS
     state_dir: Path | None = None
+    publish: Publish = "off"
+    connect: Connect | None = None
+    journal_bytes: int = MOST_BYTES
 
 
 async def serve(
@@ -168,6 +178,8 @@ async def serve(
     metrics = GatewayMetrics()
     memory = GatewayMemory(listening.state_dir)
     recent, repairs = RecentExchanges(), Repairs()
+    inputs = _input_log(upstreams, listening, metrics)
+    publishing = None if inputs is None else Publishing(inputs, metrics, memory.secret, listening.publish)
     exchanges = Exchanges(
         new_client(),
         metrics,
@@ -175,13 +187,16 @@ async def serve(
         memory,
         silence_seconds=listening.silence_seconds,
         hold_seconds=listening.hold_seconds,
-        tracing=tracing or Tracing(),
+        tracing=tracing,
+        publishing=publishing,
     )
     gateway = Gateway(upstreams, exchanges, metrics, recent, listening.key)
     local = LocalPaths(recent, repairs, key=listening.key, host=listening.host)
     runner = _runner(gateway, local, listening)
     status: web.AppRunner | None = None
     try:
+        if inputs is not None:
+            inputs.start()
         await runner.setup()
         bound = listen(listening.host, listening.port)
         await web.SockSite(runner, bound, ssl_context=listening.tls).start()
@@ -197,9 +212,28 @@ async def serve(
         await runner.cleanup()
         if status is not None:
             await status.cleanup()
-        await exchanges.close()
-        repairs.close()
-        memory.close()
+        await _close(exchanges, inputs, repairs, memory)
+
+
+async def _close(exchanges: Exchanges, inputs: InputLog | None, repairs: Repairs, memory: GatewayMemory) -> None:
+    await exchanges.close()
+    if inputs is not None:
+        await inputs.close()
+    repairs.close()
+    memory.close()
+
+
+def _input_log(upstreams: Upstreams, listening: Listening, metrics: GatewayMetrics) -> InputLog | None:
+    """Return the way to the topics, if anything is published.
+
+    Raises:
+        InputError: ``state_dir_unusable``.
+    """
+    if listening.connect is None or all((each.publish or listening.publish) == "off" for each in upstreams):
+        return None
+    if listening.state_dir is None:
+        raise InputError("state_dir_unusable", "records for the topics need a directory. Set --state-dir.")
+    return InputLog(Journal(listening.state_dir, most_bytes=listening.journal_bytes), listening.connect, metrics)
 
 
 def _check_key(upstreams: Upstreams, listening: Listening) -> None:
@@ -211,7 +245,7 @@ def _check_key(upstreams: Upstreams, listening: Listening) -> None:
 
 
 def _runner(gateway: Gateway, local: LocalPaths, listening: Listening) -> web.AppRunner:
-    app = web.Application(client_max_size=MOST_BYTES)
+    app = web.Application(client_max_size=MOST_BODY_BYTES)
     local.add_to(app)
     app.router.add_route("*", "/{path:.*}", gateway.handle)
     return runner_of(

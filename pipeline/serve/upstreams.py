@@ -22,6 +22,7 @@ from reknit.pipeline.urls import LOOPBACK
 
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
+Publish = Literal["off", "events", "all"]
 Heal = Literal["off", "once", "on"]
 # Healings of one request at most.
 _HEALINGS: Final[Mapping[Heal, int]] = MappingProxyType({"off": 0, "once": 1, "on": 3})
@@ -62,6 +63,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         heal: how often one request is sent again without what the provider refused: never, ``once``, or three times
             (``on``).
         reject: an irreparable request is forwarded unchanged, or answered in the provider's words (``local``).
+        publish: the records of its exchanges for the topics; "": as ``[serve]`` says.
     """
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,40}$")]
@@ -74,6 +76,7 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sign: Literal["own", "any"] = "own"
     heal: Heal = "on"
     reject: Literal["forward", "local"] = "forward"
+    publish: Publish | Literal[""] = ""
 
     @property
     def most_healings(self) -> int:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType, structs
 from reknit.pipeline.errors import InputError, InternalError, UnknownTargetError
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.healing.errors import Refusal, read_error
-from reknit.pipeline.healing.memory import NO_MEMORY, Memory, Noted
+from reknit.pipeline.healing.memory import NO_MEMORY, Memory, Noted, TargetMemory
 from reknit.pipeline.history.readers.extended import extends, replaced
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
 from reknit.pipeline.history.readers.shapes import TRANSCRIPTS, decided_in, grows, read, read_next
@@ -324,6 +324,12 @@ class Session:
         """Forget what providers refused."""
         self._memory = {}
         self._changes += 1
+
+    def take_memory(self, target: str, memory: TargetMemory) -> None:
+        """Replace the memory of a target's refusals by that of another program, which heals in place of the session."""
+        if self._work.state_format >= HEALING and memory != self._memory.get(target, NO_MEMORY):
+            self._memory = {**self._memory, target: memory}
+            self._changes += 1
 
     def healings(self, target: str) -> int:
         """Return the number of healings of a target's requests in this user turn."""

@@ -15,6 +15,8 @@ from reknit.topics import headers as names
 from reknit.topics.headers import Headers
 
 _LOSSES = MEMBER.encode()
+# Numbers of records fit into 64 bits.
+_MOST_DIGITS = 18
 
 
 def runs(records: Sequence[Record], source: str = "") -> Iterator[list[Record]]:
@@ -61,21 +63,23 @@ class EventDetails(Struct, frozen=True, kw_only=True):
     request_id: str | None = None
     status: int | None = None
     exit: str | None = None
+    seq: int | None = None
 
 
 def event_details(record: Record) -> EventDetails:
     """Decode the headers of a record of events, before anything is done with the record.
 
     Raises:
-        InputError: ``bad_header``, where a required one cannot be read; ``bad_framing``, ``bad_transcript`` or
-            ``bad_status``, where one has an invalid value.
+        InputError: ``bad_header``, where a required one cannot be read; ``bad_framing``, ``bad_transcript``,
+            ``bad_status`` or ``bad_seq``, where one has an invalid value.
     """
     headers = dict(record.headers)
     source, run = header_text(headers, names.SOURCE), header_text(headers, names.RUN)
+    seq = _seq(headers)
     if record.value is None:
         # A run ends with such a record, whatever it says of the reason.
         ended = (names.text_of(headers[names.EXIT]) or "end of run") if names.EXIT in headers else None
-        return EventDetails(source=source, run=run, exit=ended)
+        return EventDetails(source=source, run=run, exit=ended, seq=seq)
     status = header_text(headers, names.STATUS)
     request_id = names.text_of(headers.get(names.REQUEST_ID))
     if status is not None:
@@ -87,6 +91,7 @@ def event_details(record: Record) -> EventDetails:
         is_transcript_expected=_is_transcript_expected(headers),
         request_id=request_id,
         status=None if status is None or request_id is None else _status(status),
+        seq=seq,
     )
 
 
@@ -107,4 +112,13 @@ def _is_transcript_expected(headers: Mapping[str, bytes | None]) -> bool:
 def _status(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) == 3):
         raise InputError("bad_status", "header `status` is no HTTP status")
+    return int(text)
+
+
+def _seq(headers: Mapping[str, bytes | None]) -> int | None:
+    text = header_text(headers, names.SEQ)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise InputError("bad_seq", "header `seq` is no number of a record")
     return int(text)

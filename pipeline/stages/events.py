@@ -67,7 +67,8 @@ class EventState(msgspec.Struct, kw_only=True):
     """One session in memory. ``records`` is None until its policy is known; ``waiting`` is by number.
 
     ``model`` and ``tools`` are the session's settings for a planner's text, if it has any. ``wrapped`` are its tools
-    that accept no object.
+    that accept no object. ``last_run`` is the last run whose records have numbers, and ``last_seq`` the number of its
+    last one.
     """
 
     recovery: Recovery
@@ -75,6 +76,8 @@ class EventState(msgspec.Struct, kw_only=True):
     model: str | None = None
     tools: tuple[str, ...] | None = None
     wrapped: tuple[str, ...] | None = None
+    last_run: str = ""
+    last_seq: int = -1
     waiting: dict[int, bytes] = {}
     numbered: int = 0
     written: set[int] = set()
@@ -89,6 +92,15 @@ class EventState(msgspec.Struct, kw_only=True):
         while size > MOST_WAITING_BYTES:
             size -= len(self.waiting.pop(min(self.waiting)))
 
+    def is_repeated(self, run: str | None, seq: int | None) -> bool:
+        """Note the number of a record in its run; return True if the record was taken before."""
+        if run is None or seq is None:
+            return False
+        if run == self.last_run and seq <= self.last_seq:
+            return True
+        self.last_run, self.last_seq = run, seq
+        return False
+
     def take_waiting(self) -> list[bytes]:
         """The turns that waited, oldest first."""
         waiting, self.waiting = self.waiting, {}
@@ -102,6 +114,8 @@ class _Saved(msgspec.Struct, array_like=True):
     model: str | None = None
     tools: tuple[str, ...] | None = None
     wrapped: tuple[str, ...] | None = None
+    last_run: str = ""
+    last_seq: int = -1
 
 
 def session_of(key: bytes) -> bytes:
@@ -159,6 +173,8 @@ class EventStates(Kept[EventState]):
             model=saved.model,
             tools=saved.tools,
             wrapped=saved.wrapped,
+            last_run=saved.last_run,
+            last_seq=saved.last_seq,
             waiting=numbered[_WAITING],
             numbered=saved.numbered,
             written=set(numbered[_WAITING]),
@@ -170,7 +186,14 @@ class EventStates(Kept[EventState]):
 
     def _written(self, session: bytes, entry: EventState) -> dict[bytes, bytes | None]:
         saved = _Saved(
-            entry.recovery.snapshot(), entry.records, entry.numbered, entry.model, entry.tools, entry.wrapped
+            entry.recovery.snapshot(),
+            entry.records,
+            entry.numbered,
+            entry.model,
+            entry.tools,
+            entry.wrapped,
+            entry.last_run,
+            entry.last_seq,
         )
         head = msgspec.msgpack.encode(saved)
         changes = entry.head.write(_SESSION + session, session, head, self.format)
@@ -267,6 +290,9 @@ class EventsStage(KeepsSessions):
         transcribed = source_of_transcript(stated)
         source = stated if transcribed is None else transcribed.name
         entry = self._entry(key, source)
+        if entry.is_repeated(details.run, details.seq):
+            tally["reknit_events_repeated_total", source] += len(run)
+            return
         former, name = entry.recovery.run, details.run
         if entry.recovery.source != source:
             entry.recovery.switch_source(source)

@@ -50,7 +50,7 @@ def _heal(entry: TurnState, event: ProviderAnswered, publisher: Publisher) -> st
     if found is None or found[0] not in session.targets or event.status < REFUSED_FROM:
         return ""
     target, sent = found
-    if sent.refused or entry.quarantined:
+    if sent.refused or sent.by_gateway or entry.quarantined:
         return ""
     last = entry.sent.last.get(target)
     is_newest = last is not None and last.request_id == event.request_id and not last.answered

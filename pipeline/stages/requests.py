@@ -17,9 +17,10 @@ import msgspec
 from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline import __version__
-from reknit.pipeline.errors import ReknitError
+from reknit.pipeline.errors import InputError, ReknitError
 from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.healing.errors import read_error
+from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
 from reknit.pipeline.healing.table import may_pass
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.rules.base import Violation
@@ -27,15 +28,16 @@ from reknit.pipeline.rules.refusals import Doubt, Refusal, read_refusal
 from reknit.pipeline.rules.sets import RULES
 from reknit.pipeline.session import Normalized
 from reknit.pipeline.stages.base import Output, Record, Result, dead_letter, passed_on, place_of
+from reknit.pipeline.stages.content import content_sha256
 from reknit.pipeline.stages.event_records import EventDetails
 from reknit.pipeline.stages.turn_state import Sent, SentRequests, TurnState
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, PROVIDER_REQUESTS
 from reknit.topics import headers as names
-from reknit.topics.records import REKNIT, FixRecord, ProviderAnswered
+from reknit.topics.records import REKNIT, FixRecord, ProviderAnswered, RequestSent
 from reknit.topics.trace import trace_of
 
 # Why a request is due; `reknit.topics.headers.RequestHeaders` says what each means.
-Reason: TypeAlias = Literal["turn", "interrupted", "wanted", "healed"]
+Reason: TypeAlias = Literal["turn", "interrupted", "wanted", "healed", "sent"]
 
 
 # A provider's error is a sentence or a few; some repeat what they were given.
@@ -156,12 +158,38 @@ class Publisher:
         opened = name_where_not_shared(made | {done.target: done.open_fixes})
         self._request(done, [*opened[done.target], *done.watched], "healed", heals=refused)
 
+    def sent(self, event: RequestSent) -> None:
+        """Publish the request that a gateway has sent. Nothing is sent again, and it is never healed.
+
+        Raises:
+            InputError: ``bad_memory``.
+            UnknownTargetError: its target is not one of the session's.
+        """
+        session = self._entry.session
+        session.take_memory(event.target, memory_of(event))
+        made = {target: session.request(target, is_sent=target == event.target) for target in session.targets}
+        if event.target not in made:
+            session.request(event.target)  # raises
+        done = made[event.target]
+        opened = name_where_not_shared({target: each.open_fixes for target, each in made.items()})
+        self._request(done, [*opened[done.target], *done.watched], "sent", event=event)
+        if event.content_sha256 is not UNSET and event.content_sha256 != content_sha256(done.unjudged):
+            self._tally["reknit_gateway_mismatch_total", done.target] += 1
+
     def count_healed(self, outcome: Literal["accepted", "refused"], request_id: str | None = None) -> None:
         """Count the outcome of healed requests: of one, or of all that wait for it."""
         for target, row in self._entry.session.take_outcomes(request_id):
             self._tally["reknit_healed_total", target, row, outcome] += 1
 
-    def _request(self, done: Normalized, open_fixes: Sequence[Fix], reason: Reason, *, heals: str = "") -> None:
+    def _request(
+        self,
+        done: Normalized,
+        open_fixes: Sequence[Fix],
+        reason: Reason,
+        *,
+        heals: str = "",
+        event: RequestSent | None = None,
+    ) -> None:
         last = self._entry.sent.last.get(done.target)
         refused = _refused(done)
         if refused is not None:
@@ -169,10 +197,10 @@ class Publisher:
             return
         # If the answer left no turn in the history, the agent waits for the same body again.
         same = last is not None and last.sha256 == done.sha256 and not last.answered
-        if same and reason != "wanted":
+        if same and reason not in {"wanted", "sent"}:
             return
-        request_id = self._request_id(done.target)
-        self._result.outputs.append(self._output(done, request_id, reason, last, heals))
+        request_id = self._request_id(done.target) if event is None else event.request_id
+        self._result.outputs.append(self._output(done, request_id, reason, last, heals=heals, event=event))
         if heals or self._entry.session.awaits_healed(done.target):
             self._entry.session.note_healed(done.target, request_id)
         doubts = _doubts(done)
@@ -180,7 +208,14 @@ class Publisher:
         mended = was_repaired or done.fix_count > 0
         self._entry.sent.note_sent(
             done.target,
-            Sent(request_id, done.sha256, own_fixes=done.own_fix_count, doubts=doubts, mended=mended),
+            Sent(
+                request_id,
+                done.sha256,
+                own_fixes=done.own_fix_count,
+                doubts=doubts,
+                mended=mended,
+                by_gateway=event is not None,
+            ),
         )
         if mended and not was_repaired:
             self._tally["reknit_sessions_mended_total", done.target] += 1
@@ -194,7 +229,16 @@ class Publisher:
         for rule in dict.fromkeys(doubt.rule for doubt in doubts):
             self._tally["reknit_requests_doubted_total", done.target, rule] += 1
 
-    def _output(self, done: Normalized, request_id: str, reason: Reason, last: Sent | None, heals: str) -> Output:
+    def _output(
+        self,
+        done: Normalized,
+        request_id: str,
+        reason: Reason,
+        last: Sent | None,
+        *,
+        heals: str,
+        event: RequestSent | None,
+    ) -> Output:
         """The request as a record. Its body is joined here and nowhere else."""
         entry, record = self._entry, self._record
         model = entry.session.model
@@ -210,6 +254,7 @@ class Publisher:
             cause=place_of(record, AGENT_TURNS),
             reason=reason,
             heals=heals or UNSET,
+            sent=UNSET if event is None else event.sha256,
             first=UNSET if entry.first is None else entry.first,
             base=record.base or UNSET,
             prefix_reset=done.prefix_reset if done.prefix_reset and last is not None else UNSET,
@@ -226,6 +271,8 @@ class Publisher:
         too.
         """
         for target, sent in self._entry.sent.unanswered():
+            if sent.by_gateway:
+                continue
             described = names.WithdrawalHeaders(
                 request_id=self._request_id(target, "answered"),
                 target=target,
@@ -283,6 +330,23 @@ class Publisher:
 
     def _is_reported(self, fix: Fix) -> bool:
         return not self._entry.reported.isdisjoint(_identities(fix))
+
+
+def memory_of(event: RequestSent) -> TargetMemory:
+    """Return the gateway's memory of refusals.
+
+    Raises:
+        InputError: ``bad_memory``.
+    """
+    if event.memory is UNSET:
+        return NO_MEMORY
+    try:
+        memory = msgspec.json.decode(event.memory, type=TargetMemory)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError("bad_memory", f"the memory of refusals cannot be read: {error}", path="memory") from error
+    if not memory.is_whole():
+        raise InputError("bad_memory", "the memory of refusals names healings that it does not have", path="memory")
+    return memory
 
 
 def _refused(done: Normalized) -> Violation | None:

@@ -80,7 +80,7 @@ class Sent(Struct, frozen=True, array_like=True):
 
     ``answered``: an assistant turn followed. ``own_fixes``: how many of the target's settled fixes were published.
     ``doubts`` are the rules that it broke, none of them hard. ``refused``: the provider refused it, and the refusal was
-    judged. ``mended``: it had a fix, or an earlier request for the target had one.
+    judged. ``mended``: it had a fix, or an earlier request for the target had one. ``by_gateway``: a gateway sent it.
     """
 
     request_id: str
@@ -90,6 +90,7 @@ class Sent(Struct, frozen=True, array_like=True):
     doubts: tuple[Doubt, ...] = ()
     refused: bool = False
     mended: bool = False
+    by_gateway: bool = False
 
 
 class SentRequests(Struct):

@@ -22,7 +22,7 @@ from reknit.pipeline.stages.envelope import OWN_ORIGIN, TURN_HEADERS, is_session
 from reknit.pipeline.stages.healing import take_answer
 from reknit.pipeline.stages.kept import EndedError, KeepsSessions, SessionLifetimes
 from reknit.pipeline.stages.releases import SLICED_RELEASES, Release
-from reknit.pipeline.stages.requests import Publisher, Reason, judge_answer
+from reknit.pipeline.stages.requests import Publisher, Reason, judge_answer, memory_of
 from reknit.pipeline.stages.session_status import STEPS, Kind, Status, Step, kind_of
 from reknit.pipeline.stages.tenants import LimitError, Usage
 from reknit.pipeline.stages.turn_records import decoded
@@ -45,6 +45,7 @@ from reknit.topics.records import (
     HistoryRestored,
     HistoryRewound,
     ProviderAnswered,
+    RequestSent,
     RequestWanted,
     SessionClosed,
     SessionForgotten,
@@ -461,6 +462,13 @@ class TurnsStage(KeepsSessions):
 
     def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
+        if isinstance(event, RequestSent):
+            if self._publish:
+                publisher.sent(event)
+            else:
+                entry.session.take_memory(event.target, memory_of(event))
+                entry.session.note_requests()
+            return
         self._change(entry, event, publisher)
         reason = _due(entry.session, event)
         if reason and self._publish:

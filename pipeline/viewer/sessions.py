@@ -46,10 +46,22 @@ from reknit.topics.trace import trace_id
 # Which entries a view of the timeline has; the whole one has all but the items, which have a page of their own.
 VIEWS: Final = {
     "": (
-        *("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large", "unreadable"),
+        *(
+            "opened",
+            "turn",
+            "restored",
+            "rewound",
+            "wanted",
+            "sent",
+            "closed",
+            "released",
+            "answered",
+            "large",
+            "unreadable",
+        ),
         *("request", "withdrawal", "fix", "rejection", "refused", "letter", "note", "exit", "turn/diagnosis"),
     ),
-    "turns": ("opened", "turn", "restored", "rewound", "wanted", "closed", "released", "answered", "large"),
+    "turns": ("opened", "turn", "restored", "rewound", "wanted", "sent", "closed", "released", "answered", "large"),
     "requests": ("request", "withdrawal"),
     "fixes": ("fix",),
     "refused": ("rejection", "refused", "letter", "note", "unreadable"),

@@ -11,8 +11,8 @@ import pytest
 from harmless import PROVIDERS, is_conversation
 from recorded import HOSTS, accepted, needs_corpus
 
-from reknit.pipeline.cli.requests import Conversations, Logged
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve.mirrored import Conversations, Logged
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage

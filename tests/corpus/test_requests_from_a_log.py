@@ -12,10 +12,10 @@ from recorded import HOSTS, accepted, needs_corpus
 from refusals import TARGETS, decided, refused
 
 from reknit import normalize
-from reknit.pipeline.cli.requests import Conversations, Logged
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.registry import TARGETS as KNOWN
+from reknit.pipeline.serve.mirrored import Conversations, Logged
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.events import EventsStage

@@ -17,8 +17,9 @@ import pytest
 import yaml
 from build import answered, called, said, user
 
-from reknit.pipeline.cli.requests import Conversations, Places, read_line
+from reknit.pipeline.cli.requests import Places, read_line
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.serve.mirrored import Conversations
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import PROVIDER_REQUESTS
@@ -228,7 +229,7 @@ def test_a_request_that_continues_a_stored_response_is_left_to_the_worker():
 
 
 def test_the_remembered_sessions_are_bounded(monkeypatch):
-    monkeypatch.setattr("reknit.pipeline.cli.requests._MOST_SESSIONS", 2)
+    monkeypatch.setattr("reknit.pipeline.serve.mirrored._MOST_SESSIONS", 2)
     conversations = Conversations()
     for name in "abcab":
         conversations.records_of(read_line(line(user(name)), Places()))

@@ -10,9 +10,10 @@ from browser import HOSTILE, needs_browser, open_page
 from build import called, image, png, result, said, user
 
 from reknit.pipeline.cli.reports import lines_of
-from reknit.pipeline.cli.requests import Conversations, Places, read_line
+from reknit.pipeline.cli.requests import Places, read_line
 from reknit.pipeline.pages import render
 from reknit.pipeline.report import Answered, Day, EqualImages, Logged, Mend, Refusal, Report, Tally, Unjudged
+from reknit.pipeline.serve.mirrored import Conversations
 from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import DEAD_LETTERS, HISTORY_FIXES

@@ -50,6 +50,14 @@ async def test_requests_for_other_targets_and_foreign_records_are_skipped():
     assert sent.route.asked == ["r3"]
 
 
+@pytest.mark.parametrize("marked", [{"reason": "sent"}, {"raw_headers": (("sent", None),)}])
+async def test_a_request_that_a_gateway_has_sent_is_skipped(marked):
+    async with sending(default=anthropic()) as sent:
+        sent.requests.put(request("r1", offset=0, **marked), request("r2", offset=1))
+        await sent.requests.until_committed(2)
+    assert sent.route.asked == ["r2"]
+
+
 async def test_a_request_that_was_published_twice_is_sent_once():
     async with sending(default=anthropic()) as sent:
         sent.requests.put(request("r1", offset=0), request("r1", offset=1))

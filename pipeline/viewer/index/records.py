@@ -108,6 +108,7 @@ _KINDS: Final = {
     "session.released": "released",
     "session.forgotten": FORGOTTEN,
     "provider.answered": "answered",
+    "request.sent": "sent",
 }
 
 

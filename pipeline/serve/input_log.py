@@ -1,0 +1,211 @@
+"""The way of records from the gateway to the input topics: a queue, the journal, the brokers.
+
+The request path only puts records into the queue. A thread stores them in the journal, and a task sends them from
+there. So neither a slow disk nor a broker that is down delays a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from reknit.pipeline.errors import InputError, ReknitError, error_name
+from reknit.pipeline.serve.journal import Journal, Place
+from reknit.pipeline.serve.journal_format import InputRecord
+from reknit.pipeline.serve.metrics import GatewayMetrics
+from reknit.pipeline.serve.run_order import RunOrder
+from reknit.topics import PROVIDER_EVENTS
+from reknit.topics import headers as names
+from reknit.topics.headers import EndOfRunHeaders, Headers
+
+log = logging.getLogger("reknit.serve")
+
+# Most bytes in the queue: the disk is too slow for what comes.
+_MOST_QUEUED: Final = 64 * 2**20
+# Bytes of a record in the journal besides its value.
+_RECORD_BYTES: Final = 512
+# Most records that wait for the end of another run of their session.
+_MOST_WAITING: Final = 50_000
+_PAUSES: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
+# Time for the rest of the journal at the end. The rest is sent after the next start.
+_LAST_SECONDS: Final = 5.0
+_STOPPED: Final = "gateway stopped"
+
+T = TypeVar("T")
+Made: TypeAlias = Callable[[], Sequence[InputRecord]]
+
+
+class Brokers(Protocol):
+    """Sends records, as ``reknit.pipeline.client.Inputs`` does."""
+
+    async def send(
+        self, topic: str, session: str, value: bytes | None, headers: Headers = ()
+    ) -> asyncio.Future[Any]: ...
+
+    async def delivered(self, sent: Iterable[asyncio.Future[Any]]) -> None: ...
+
+
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[Brokers]]
+
+
+class InputLog:
+    """Takes records, and sends them in order.
+
+    Attributes:
+        failures: how often records that were taken could not be stored.
+
+    Args:
+        journal: where records wait.
+        connect: connects to the brokers.
+        metrics: counted per record.
+    """
+
+    def __init__(self, journal: Journal, connect: Connect, metrics: GatewayMetrics) -> None:
+        self.failures = 0
+        self._journal = journal
+        self._connect = connect
+        self._metrics = metrics
+        self._queue: list[InputRecord | Made] = []
+        self._queued = 0
+        self._has_queued = asyncio.Event()
+        self._has_stored = asyncio.Event()
+        self._is_closing = False
+        # The journal is used by one thread at a time.
+        self._thread = ThreadPoolExecutor(1, "reknit-journal")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to store and send; end the runs that an earlier process did not end."""
+        for last in self._journal.unfinished:
+            self.put_end(end_of_run(last, _STOPPED))
+        self._tasks = [asyncio.create_task(self._store_all()), asyncio.create_task(self._send_all())]
+
+    def put(self, record: InputRecord) -> bool:
+        """Take a record; return False if there is no room for it."""
+        return self._put(record, len(record.value or b"") + _RECORD_BYTES)
+
+    def put_made(self, make: Made, size: int) -> bool:
+        """Take records that are made later, in the thread of the journal; return False if there is no room for them.
+
+        Args:
+            make: makes them; it never raises.
+            size: their bytes, about.
+        """
+        return self._put(make, size)
+
+    def put_end(self, record: InputRecord) -> None:
+        """Take the end of a run, for which there is always room."""
+        self._queue.append(record)
+        self._has_queued.set()
+
+    async def close(self) -> None:
+        """Store everything, and send for a few seconds what is left."""
+        self._is_closing = True
+        self._has_queued.set()
+        self._has_stored.set()
+        if self._tasks:
+            storing, sending = self._tasks
+            await asyncio.gather(storing, return_exceptions=True)
+            await asyncio.wait([sending], timeout=_LAST_SECONDS)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+        await self._in_thread(self._journal.close)
+        self._thread.shutdown()
+
+    def _put(self, item: InputRecord | Made, size: int) -> bool:
+        if self._queued + size > _MOST_QUEUED or self._journal.size + self._queued + size > self._journal.most_bytes:
+            return False
+        self._queue.append(item)
+        self._queued += size
+        self._has_queued.set()
+        return True
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    # From the queue to the journal.
+
+    async def _store_all(self) -> None:
+        while not (self._is_closing and not self._queue):
+            await self._has_queued.wait()
+            self._has_queued.clear()
+            queue, self._queue, size = self._queue, [], self._queued
+            try:
+                await self._in_thread(self._store, queue)
+            except OSError as error:
+                self.failures += 1
+                self._metrics.log_lost.labels("disk").inc(len(queue))
+                log.warning("%d records cannot be stored: %s", len(queue), error_name(error))
+            self._queued -= size
+            self._metrics.log_bytes.set(self._journal.size)
+            self._has_stored.set()
+
+    def _store(self, queue: Sequence[InputRecord | Made]) -> None:
+        records: list[InputRecord] = []
+        for item in queue:
+            records += [item] if isinstance(item, InputRecord) else item()
+        if records:
+            self._journal.append(records)
+
+    # From the journal to the brokers.
+
+    async def _send_all(self) -> None:
+        failed = 0
+        while True:
+            try:
+                async with self._connect() as brokers:
+                    failed = 0
+                    await self._send_to(brokers)
+                    return
+            except (ReknitError, OSError) as error:
+                pause = _PAUSES[min(failed, len(_PAUSES) - 1)]
+                failed += 1
+                log.warning("records wait in the journal: %s", error)
+                await asyncio.sleep(pause)
+
+    async def _send_to(self, brokers: Brokers) -> None:
+        """Send everything that is not delivered; return once the gateway ends and nothing is left."""
+        order: RunOrder[Place] = RunOrder()
+        await self._in_thread(self._journal.rewind)
+        while True:
+            self._has_stored.clear()
+            found = await self._in_thread(self._journal.read) if order.waiting < _MOST_WAITING else []
+            if not found:
+                if self._is_closing and self._tasks[0].done():
+                    return
+                await self._has_stored.wait()
+                continue
+            ready = [(place, record) for place, record in found if order.arrive(record, place)]
+            while ready:
+                await self._deliver(brokers, ready)
+                freed = [place for _, record in ready if record.ends_run for place in order.end(record)]
+                ready = [(place, await self._in_thread(self._journal.read_again, place)) for place in freed]
+
+    async def _deliver(self, brokers: Brokers, ready: Sequence[tuple[Place, InputRecord]]) -> None:
+        """Send records, and note them once the brokers have them."""
+        sent = []
+        for _, record in ready:
+            try:
+                sent.append(await brokers.send(record.topic, record.session, record.value, record.headers))
+            except InputError as error:  # no later attempt is better
+                self._metrics.log_lost.labels(error.code).inc()
+                log.warning("a record to %s cannot be written: %s", record.topic, error.code)
+                continue
+            self._metrics.log_records.labels(record.topic).inc()
+        await brokers.delivered(sent)
+        # Where this cannot be noted, the records are sent again after the next start, and dropped by the worker.
+        with suppress(OSError):
+            await self._in_thread(self._journal.deliver, [place.number for place, _ in ready])
+        self._metrics.log_bytes.set(self._journal.size)
+
+
+def end_of_run(last: InputRecord, reason: str) -> InputRecord:
+    """Return the record that ends a run after its last record so far."""
+    source = names.find_text(last.headers, names.SOURCE) or ""
+    seq = last.seq + 1
+    described = EndOfRunHeaders(exit=reason, source=source, run=last.run, seq=seq)
+    return InputRecord(PROVIDER_EVENTS, last.session, None, names.encode(described), last.run, seq, ends_run=True)
