@@ -26,7 +26,7 @@ pytestmark = needs_corpus
 
 
 def mismatches(rows, provider):
-    """Recordings of one program in their order: which ones a worker published, and which with another content."""
+    """Recordings of one program in their order: whether a worker published each one and counted a mismatch."""
     logs, stages = SessionLogs(GatewayMetrics(), b""), defaultdict(TurnsStage)
     offset = 0
     for row in rows:
