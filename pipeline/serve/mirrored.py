@@ -65,7 +65,8 @@ class Conversations(Struct):
     """Turns bodies into records, and remembers the last body of each session.
 
     Attributes:
-        salt: makes the ids of records differ from those of another process, whose last bodies are not known.
+        salt: makes the ids of records differ from those of another process, and of a session that was forgotten.
+        begun: the number of sessions that have begun.
         strips_marks: histories that replace another one have no cache breakpoints either.
     """
 
@@ -73,6 +74,7 @@ class Conversations(Struct):
     # Sessions that no log names, by the digest of their last body.
     ends: dict[bytes, str] = field(default_factory=dict)
     salt: bytes = b""
+    begun: int = 0
     strips_marks: bool = False
 
     def records_of(self, logged: Logged) -> tuple[str, list[TurnRecord]]:
@@ -95,9 +97,8 @@ class Conversations(Struct):
         seen = self._find(logged.session, prefixes)
         goes_on = seen is not None and seen.count <= len(messages) and seen.said == prefixes[seen.count]
         if seen is None:
-            seen = _Seen(
-                session=logged.session or self._new_name(prefixes[-1]), said=b"", count=0, setting=b"", chain=self.salt
-            )
+            name = logged.session or self._new_name(prefixes[-1])
+            seen = _Seen(session=name, said=b"", count=0, setting=b"", chain=self._first_chain())
         elif goes_on and seen.count == len(messages) and seen.setting == setting:
             return seen.session, []
         chain = _digest(seen.session.encode(), seen.chain, prefixes[-1], setting)
@@ -117,11 +118,25 @@ class Conversations(Struct):
         self._note(_Seen(seen.session, prefixes[-1], len(messages), setting, chain), seen, named=bool(logged.session))
         return seen.session, records
 
+    def _first_chain(self) -> bytes:
+        """Return what the ids of a session's records begin with.
+
+        With ``salt`` it is never the same: a session that was forgotten begins again, and a worker ignores an id that
+        it has seen.
+        """
+        self.begun += 1
+        return _digest(self.salt, self.begun.to_bytes(8, "big")) if self.salt else b""
+
     def forget(self, session: str) -> None:
         """Forget the last body of a session; its next one restores the history."""
         seen = self.sessions.pop(session, None)
         if seen is not None:
             self.ends.pop(seen.said, None)
+
+    def forget_all(self) -> None:
+        """Forget the last bodies of all sessions."""
+        self.sessions.clear()
+        self.ends.clear()
 
     def _whole(self, messages: Sequence[Raw]) -> Raw:
         return Raw(msgspec.json.encode([*map(_without_marks, messages)] if self.strips_marks else messages))

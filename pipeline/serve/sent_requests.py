@@ -79,7 +79,6 @@ class SessionLogs:
 
     def __init__(self, metrics: GatewayMetrics, salt: bytes) -> None:
         self._metrics = metrics
-        self._salt = salt
         # Set by another thread: sessions with a gap in their records, or that all may have one. The next request of
         # such a session restores its history.
         self.incomplete: set[str] = set()
@@ -90,7 +89,7 @@ class SessionLogs:
         """Return the records of a request; none if its history cannot be read."""
         if self.forgets_all:
             self.forgets_all = False
-            self._conversations = Conversations(salt=self._salt, strips_marks=True)
+            self._conversations.forget_all()
         if sent.session in self.incomplete:
             self.incomplete.discard(sent.session)
             self._conversations.forget(sent.session)
