@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from reknit.pipeline.cli import configure_logs, fail, say
 from reknit.pipeline.cli.broker import unless_stopped
@@ -19,6 +21,11 @@ from reknit.pipeline.serve.aws import check_botocore
 from reknit.pipeline.serve.upstreams import DEFAULT_UPSTREAMS, Upstream, Upstreams
 from reknit.pipeline.session.arguments import policy_from
 from reknit.pipeline.settings import Config
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from reknit.pipeline.serve.server import Listening
 
 
 @click.command("serve")
@@ -44,6 +51,16 @@ from reknit.pipeline.settings import Config
 @click.option(
     "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The certificate's private key."
 )
+@click.option(
+    "--shadow",
+    is_flag=True,
+    help="Forward every body unchanged, and write turns, requests and answers to the topics for a shadow worker.",
+)
+@click.option(
+    "--shadow-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The same without brokers: append the requests to this file, as lines for `reknit ingest requests`.",
+)
 @setting_option("state_dir", type=click.Path(file_okay=False))
 @setting_option("metrics_port", type=int)
 def serve_command(
@@ -55,6 +72,8 @@ def serve_command(
     key_file: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    shadow: bool,
+    shadow_log: Path | None,
     **options: str | int | None,
 ) -> None:
     """Repair the requests of agents on their way to the providers.
@@ -66,11 +85,16 @@ def serve_command(
     Exit codes: 0 after SIGTERM or SIGINT, 2 if a setting cannot be used.
     """
     config = configured(config_file, **{"serve.listen": listen}, **options)
+    from reknit.pipeline.serve.server import tls_of
+
     configure_logs(config.log_level, config.log_format)
     try:
-        work = _until_stopped(config, _upstreams(config, url, target), _key_in(key_file), tls_cert, tls_key)
+        upstreams = _upstreams(config, url, target, is_shadow=shadow or shadow_log is not None)
+        listening = _listening(config, _key_in(key_file), tls_of(tls_cert, tls_key))
+        if shadow or shadow_log is not None:
+            listening = structs.replace(listening, is_shadow=True, shadow_log=shadow_log)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(work)
+            runner.run(_until_stopped(config, upstreams, listening))
     except ReknitError as error:
         fail(error)
 
@@ -91,7 +115,7 @@ def _key_in(file: Path | None) -> str:
     return key
 
 
-def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
+def _upstreams(config: Config, url: str | None, target: str, *, is_shadow: bool) -> Upstreams:
     given = config.serve.upstream or DEFAULT_UPSTREAMS
     if url is not None:
         given = (Upstream(name="upstream", to=url, target=target),)
@@ -101,28 +125,31 @@ def _upstreams(config: Config, url: str | None, target: str) -> Upstreams:
         for policy in upstream.policies():
             if policy_from(policy).media == "shrink":  # an error here, not later in every request
                 check_pillow()
-    return Upstreams(given, TARGETS)
+    return Upstreams((each.as_shadow() for each in given) if is_shadow else given, TARGETS)
 
 
-async def _until_stopped(
-    config: Config, upstreams: Upstreams, key: str, tls_cert: Path | None, tls_key: Path | None
-) -> None:
+def _listening(config: Config, key: str, tls: SSLContext | None) -> Listening:
     from reknit.pipeline.client import Inputs
-    from reknit.pipeline.serve.server import Listening, serve, tls_of
-    from reknit.pipeline.tracing.opening import open_tracing
+    from reknit.pipeline.serve.server import Listening
 
     host, _, port = config.serve.listen.rpartition(":")
-    listening = Listening(
+    return Listening(
         host=host.strip("[]"),
         port=int(port),
         key=key,
-        tls=tls_of(tls_cert, tls_key),
+        tls=tls,
         metrics_port=config.metrics_port,
         drain_seconds=config.serve.drain_seconds,
         state_dir=Path(config.state_dir),
         publish=config.serve.publish,
         connect=lambda: Inputs(config),
     )
+
+
+async def _until_stopped(config: Config, upstreams: Upstreams, listening: Listening) -> None:
+    from reknit.pipeline.serve.server import serve
+    from reknit.pipeline.tracing.opening import open_tracing
+
     async with aclosing(open_tracing(config.otel)) as tracing:
         await unless_stopped(
             serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams), tracing=tracing)

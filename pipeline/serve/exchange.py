@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import aiohttp
 from aiohttp import HttpVersion11, hdrs, web
@@ -36,7 +36,7 @@ from reknit.pipeline.serve.headers import in_trace, to_client, to_upstream, with
 from reknit.pipeline.serve.healing import Healer
 from reknit.pipeline.serve.memory import GatewayMemory
 from reknit.pipeline.serve.metrics import GatewayMetrics
-from reknit.pipeline.serve.publishing import Exchanged, Publishing
+from reknit.pipeline.serve.publishing import Exchanged
 from reknit.pipeline.serve.received import HOLD_SECONDS, Received, Refusal
 from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
@@ -85,6 +85,12 @@ class _Trace:
     is_reused = False
 
 
+class Publishes(Protocol):
+    """Writes exchanges to topics or a file."""
+
+    def begin(self, exchanged: Exchanged, received: Received) -> None: ...
+
+
 class Exchanges:
     """Relays exchanges through one pool of connections.
 
@@ -96,7 +102,7 @@ class Exchanges:
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is passed on after this time.
         tracing: gets a call for each request to a model.
-        publishing: gets each exchange with a model; None writes none to the topics.
+        publishing: gets each exchange with a model; None for none.
     """
 
     def __init__(
@@ -109,7 +115,7 @@ class Exchanges:
         silence_seconds: float = SILENCE_SECONDS,
         hold_seconds: float = HOLD_SECONDS,
         tracing: Tracing | None = None,
-        publishing: Publishing | None = None,
+        publishing: Publishes | None = None,
     ) -> None:
         self._publishing = publishing
         self._hold_seconds = hold_seconds

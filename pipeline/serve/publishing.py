@@ -92,7 +92,11 @@ class Publishing:
         publish = exchanged.upstream.publish or self._default
         if publish == "off":
             return
-        session = self._session(publish, exchanged)
+        if publish == "events":
+            # The platform writes the turns of its session, and names it.
+            session = _stated(exchanged.headers.get(SESSION, ""))
+        else:
+            session = "" if exchanged.given is None else session_of(self._secret, exchanged, exchanged.given)
         if not session:
             self._metrics.log_incomplete.labels("session").inc()
             return
@@ -135,22 +139,23 @@ class Publishing:
             self._sessions.incomplete.add(session)
             self._metrics.log_incomplete.labels("journal_full").inc()
 
-    def _session(self, publish: Publish, exchanged: Exchanged) -> str:
-        """Return the session of an exchange, or "".
 
-        A platform that writes its own turns names its session. Otherwise the name has a digest of the credential, which
-        keeps tenants apart, and one of the conversation.
-        """
-        headers = exchanged.headers
-        if publish == "events":
-            return _stated(headers.get(SESSION, ""))
-        if exchanged.given is None:
-            return ""
-        upstream, target = exchanged.upstream.name, exchanged.endpoint.target
-        key = conversation_key(self._secret, headers, exchanged.given.members, upstream=upstream, target=target)
-        credentials = "\0".join(headers.get(name, "") for name in sorted(CREDENTIALS))
-        tenant = hmac.digest(self._secret, credentials.encode("utf-8", "surrogateescape"), hashlib.sha256)
-        return f"serve-{tenant.hex()[:_TENANT_DIGITS]}/{key.hex()[:_CONVERSATION_DIGITS]}"
+def session_of(secret: bytes, exchanged: Exchanged, given: RequestBody) -> str:
+    """Return the name of the session of a request.
+
+    It has a digest of the credential, which keeps tenants apart, and one of the conversation.
+
+    Args:
+        secret: of the gateway.
+        exchanged: the exchange.
+        given: the client's body.
+    """
+    headers = exchanged.headers
+    upstream, target = exchanged.upstream.name, exchanged.endpoint.target
+    key = conversation_key(secret, headers, given.members, upstream=upstream, target=target)
+    credentials = "\0".join(headers.get(name, "") for name in sorted(CREDENTIALS))
+    tenant = hmac.digest(secret, credentials.encode("utf-8", "surrogateescape"), hashlib.sha256)
+    return f"serve-{tenant.hex()[:_TENANT_DIGITS]}/{key.hex()[:_CONVERSATION_DIGITS]}"
 
 
 def _stated(name: str) -> str:

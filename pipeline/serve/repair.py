@@ -51,8 +51,8 @@ class Repaired(Struct, frozen=True):
 
     Attributes:
         outcome: ``unchanged``: it needs no repair; ``repaired``; ``rejected``: no repair makes it valid; ``skipped``:
-            only the provider knows its history; ``failed``: Reknit could not read or repair it; ``late``: repair took
-            too long.
+            only the provider knows its history, or the gateway is a shadow; ``failed``: Reknit could not read or
+            repair it; ``late``: repair took too long.
         body: the bytes to send; None if they are the client's.
         fixes: the number of fixes by code.
         reason: the broken rule or the error, without content.
@@ -154,9 +154,14 @@ def decoded(body: bytes, encoding: str) -> bytes | None:
 
 
 class Repairs:
-    """Repairs bodies within their time: small ones here, large ones in another process."""
+    """Repairs bodies within their time: small ones here, large ones in another process.
 
-    def __init__(self) -> None:
+    Args:
+        is_shadow: repair nothing.
+    """
+
+    def __init__(self, *, is_shadow: bool = False) -> None:
+        self._is_shadow = is_shadow
         self._helper = HelperProcess(repaired)
         self._known = KnownConversations()
 
@@ -187,6 +192,8 @@ class Repairs:
     async def _with_settings(
         self, body: RequestBody, endpoint: Endpoint, upstream: Upstream, answered: Mapping[int, bool]
     ) -> Repaired:
+        if self._is_shadow:
+            return Repaired("skipped", reason="shadow")
         if body.error:
             return Repaired("failed", reason=body.error)
         if chains_in(body.members):

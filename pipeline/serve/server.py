@@ -16,7 +16,7 @@ from msgspec import Struct
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.serve.errors import GatewayError, error_body
-from reknit.pipeline.serve.exchange import Exchanges, new_client
+from reknit.pipeline.serve.exchange import Exchanges, Publishes, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.input_log import Connect, InputLog
 from reknit.pipeline.serve.journal import MOST_BYTES, Journal
@@ -28,6 +28,7 @@ from reknit.pipeline.serve.received import HOLD_SECONDS
 from reknit.pipeline.serve.recent import RecentExchanges
 from reknit.pipeline.serve.repair import MOST_BYTES as MOST_BODY_BYTES
 from reknit.pipeline.serve.repair import Repairs
+from reknit.pipeline.serve.request_lines import RequestLines
 from reknit.pipeline.serve.upstreams import Destination, Publish, Upstreams, form_of_errors
 from reknit.pipeline.tracing.calls import Tracing
 from reknit.pipeline.urls import LOOPBACK
@@ -138,6 +139,8 @@ class Listening(Struct, frozen=True, kw_only=True):
         publish: the records for the topics, for upstreams without a setting of their own.
         connect: connects to the brokers; None where nothing is published.
         journal_bytes: most bytes of records that wait for the brokers.
+        is_shadow: bodies are forwarded unchanged; the upstreams are those of ``Upstream.as_shadow``.
+        shadow_log: a file for the requests of a shadow without brokers.
     """
 
     host: str = "127.0.0.1"
@@ -152,6 +155,8 @@ class Listening(Struct, frozen=True, kw_only=True):
     publish: Publish = "off"
     connect: Connect | None = None
     journal_bytes: int = MOST_BYTES
+    is_shadow: bool = False
+    shadow_log: Path | None = None
 
 
 async def serve(
@@ -177,9 +182,12 @@ async def serve(
     _check_key(upstreams, listening)
     metrics = GatewayMetrics()
     memory = GatewayMemory(listening.state_dir)
-    recent, repairs = RecentExchanges(), Repairs()
+    recent, repairs = RecentExchanges(), Repairs(is_shadow=listening.is_shadow)
     inputs = _input_log(upstreams, listening, metrics)
-    publishing = None if inputs is None else Publishing(inputs, metrics, memory.secret, listening.publish)
+    lines = None if listening.shadow_log is None else RequestLines(listening.shadow_log, metrics, memory.secret)
+    publishing: Publishes | None = lines
+    if inputs is not None:
+        publishing = Publishing(inputs, metrics, memory.secret, listening.publish, is_shadow=listening.is_shadow)
     exchanges = Exchanges(
         new_client(),
         metrics,
@@ -212,15 +220,17 @@ async def serve(
         await runner.cleanup()
         if status is not None:
             await status.cleanup()
-        await _close(exchanges, inputs, repairs, memory)
+        await _close(exchanges, inputs, lines)
+        repairs.close()
+        memory.close()
 
 
-async def _close(exchanges: Exchanges, inputs: InputLog | None, repairs: Repairs, memory: GatewayMemory) -> None:
+async def _close(exchanges: Exchanges, inputs: InputLog | None, lines: RequestLines | None) -> None:
     await exchanges.close()
     if inputs is not None:
         await inputs.close()
-    repairs.close()
-    memory.close()
+    if lines is not None:
+        await asyncio.to_thread(lines.close)
 
 
 def _input_log(upstreams: Upstreams, listening: Listening, metrics: GatewayMetrics) -> InputLog | None:
@@ -229,7 +239,11 @@ def _input_log(upstreams: Upstreams, listening: Listening, metrics: GatewayMetri
     Raises:
         InputError: ``state_dir_unusable``.
     """
-    if listening.connect is None or all((each.publish or listening.publish) == "off" for each in upstreams):
+    if (
+        listening.connect is None
+        or listening.shadow_log is not None
+        or all((each.publish or listening.publish) == "off" for each in upstreams)
+    ):
         return None
     if listening.state_dir is None:
         raise InputError("state_dir_unusable", "records for the topics need a directory. Set --state-dir.")

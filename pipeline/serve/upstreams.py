@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from reknit.pipeline.errors import InputError, expected_one_of
 from reknit.pipeline.policy import Endpoint as PolicyEndpoint
@@ -88,6 +88,11 @@ class Upstream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if fnmatchcase(model, pattern):
                 return SettingsOfRequest(settings.policy or self.policy, settings.params)
         return SettingsOfRequest(self.policy)
+
+    def as_shadow(self) -> Upstream:
+        """Return the upstream of a gateway that changes nothing."""
+        models = {pattern: structs.replace(each, params={}) for pattern, each in self.models.items()}
+        return structs.replace(self, models=models, heal="off", reject="forward", publish="all")
 
     def policies(self) -> Iterator[Policy]:
         """Yield every policy that a request may get."""
