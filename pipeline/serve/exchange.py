@@ -339,13 +339,14 @@ class Exchanges:
         end = "whole"
         try:
             if received.begin:
+                await self._before_end(received)
                 await response.write(received.begin)
             if received.broken is not None:
                 raise received.broken
             async for data in answer.content.iter_any():
-                received.record(data)
-                await response.write(data)
                 received.take(data)
+                await self._before_end(received)
+                await response.write(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
                 end = "left"
@@ -370,8 +371,16 @@ class Exchanges:
         if end == "cut":
             await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
         else:
+            await received.stored()
             await response.write_eof()
         return response
+
+    async def _before_end(self, received: Received) -> None:
+        """Before the last bytes of an answer, wait until it is stored: the gateway may be killed after them."""
+        if received.run is not None and received.is_complete:
+            if received.watch is None:
+                received.finish(_REASONS["whole"])
+            await received.stored()
 
     def _count_losses(self, count: int, to: Destination, exchange: Exchange) -> None:
         """Count the blocks of a request that its provider left out."""

@@ -1,7 +1,8 @@
 """The way of records from the gateway to the input topics: a queue, the journal, the brokers.
 
 The request path only puts records into the queue. A thread stores them in the journal, and a task sends them from
-there. So neither a slow disk nor a broker that is down delays a client.
+there. So a broker that is down delays no client. The end of an answer waits until the journal has the exchange, for
+0.25 s at most: an answer that a client has whole is in the topics, also if this process is killed in the next moment.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _MOST_WAITING: Final = 50_000
 _PAUSES: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 # Time for the rest of the journal at the end. The rest is sent after the next start.
 _LAST_SECONDS: Final = 5.0
+# Most time for which the end of an answer waits for the disk.
+_MOST_SECONDS: Final = 0.25
 _STOPPED: Final = "gateway stopped"
 
 T = TypeVar("T")
@@ -71,6 +74,10 @@ class InputLog:
         self._metrics = metrics
         self._queue: list[InputRecord | Made] = []
         self._queued = 0
+        # Counts of items, and who waits for one to be stored.
+        self._taken = 0
+        self._stored = 0
+        self._waiters: list[tuple[int, asyncio.Event]] = []
         self._has_queued = asyncio.Event()
         self._has_stored = asyncio.Event()
         self._is_closing = False
@@ -99,8 +106,15 @@ class InputLog:
 
     def put_end(self, record: InputRecord) -> None:
         """Take the end of a run, for which there is always room."""
-        self._queue.append(record)
-        self._has_queued.set()
+        self._append(record)
+
+    async def stored(self) -> None:
+        """Wait until the journal has everything that was taken so far; for a moment at most."""
+        if self._stored < self._taken:
+            waiter = asyncio.Event()
+            self._waiters.append((self._taken, waiter))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(waiter.wait(), _MOST_SECONDS)
 
     async def close(self) -> None:
         """Store everything, and send for a few seconds what is left."""
@@ -119,10 +133,14 @@ class InputLog:
     def _put(self, item: InputRecord | Made, size: int) -> bool:
         if self._queued + size > _MOST_QUEUED or self._journal.size + self._queued + size > self._journal.most_bytes:
             return False
-        self._queue.append(item)
         self._queued += size
-        self._has_queued.set()
+        self._append(item)
         return True
+
+    def _append(self, item: InputRecord | Made) -> None:
+        self._queue.append(item)
+        self._taken += 1
+        self._has_queued.set()
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -141,8 +159,16 @@ class InputLog:
                 self._metrics.log_lost.labels("disk").inc(len(queue))
                 log.warning("%d records cannot be stored: %s", len(queue), error_name(error))
             self._queued -= size
+            self._note_stored(len(queue))
             self._metrics.log_bytes.set(self._journal.size)
             self._has_stored.set()
+
+    def _note_stored(self, count: int) -> None:
+        self._stored += count
+        for number, waiter in self._waiters:
+            if number <= self._stored:
+                waiter.set()
+        self._waiters = [each for each in self._waiters if not each[1].is_set()]
 
     def _store(self, queue: Sequence[InputRecord | Made]) -> None:
         records: list[InputRecord] = []

@@ -63,10 +63,12 @@ class Received:
         self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
         self.broken: aiohttp.ClientError | TimeoutError | None = None
         self.run: RecordedRun | None = None
+        self._bytes = 0
 
     def record_by(self, run: RecordedRun) -> None:
         """Let the answer be recorded from its beginning."""
         self.run = run
+        self._bytes = len(self.begin)
         run.take(self.begin)
 
     def close(self) -> None:
@@ -74,21 +76,21 @@ class Received:
         self.finish("not passed on")
         self.answer.close()
 
-    def record(self, data: bytes) -> None:
-        """Let the next bytes be recorded.
-
-        This comes before they are passed on: the client may have the whole answer when this process is killed.
-        """
-        if self.run is not None:
-            self.run.take(data)
-
     def finish(self, reason: str) -> None:
         """End the record of the answer."""
         if self.run is not None:
             self.run.finish(reason)
 
+    async def stored(self) -> None:
+        """Wait until the record of the answer is stored."""
+        if self.run is not None:
+            await self.run.stored()
+
     def take(self, data: bytes) -> None:
-        """Note the next bytes that were passed on."""
+        """Note the next bytes, before they are passed on."""
+        self._bytes += len(data)
+        if self.run is not None:
+            self.run.take(data)
         if self.watch is not None:
             self.watch.take(data)
         elif self.document is not None:
@@ -98,6 +100,12 @@ class Received:
     def is_accepted(self) -> bool:
         """True unless the provider refuses the request, as far as the answer was read."""
         return self.answer.status < _REFUSED and not (self.watch is not None and self.watch.is_refused)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the client has the whole answer with the bytes so far: their length or an event says so."""
+        is_last = self.answer.content_length is not None and self._bytes >= self.answer.content_length
+        return is_last or (self.watch is not None and self.watch.is_whole)
 
     @property
     def losses(self) -> int:

@@ -81,6 +81,10 @@ class RecordedRun:
         else:
             self._collected += data
 
+    async def stored(self) -> None:
+        """Wait until everything so far is in the journal."""
+        await self._log.stored()
+
     def finish(self, reason: str) -> None:
         """End the run; ``reason`` says how the answer ended."""
         if not self._is_over and self._collected:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.serve.errors import GatewayError, error_body
-from reknit.pipeline.serve.exchange import Exchanges, Publishes, new_client
+from reknit.pipeline.serve.exchange import Exchanges, new_client
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.input_log import Connect, InputLog
 from reknit.pipeline.serve.journal import MOST_BYTES, Journal
@@ -183,11 +183,7 @@ async def serve(
     metrics = GatewayMetrics()
     memory = GatewayMemory(listening.state_dir)
     recent, repairs = RecentExchanges(), Repairs(is_shadow=listening.is_shadow)
-    inputs = _input_log(upstreams, listening, metrics)
-    lines = None if listening.shadow_log is None else RequestLines(listening.shadow_log, metrics, memory.secret)
-    publishing: Publishes | None = lines
-    if inputs is not None:
-        publishing = Publishing(inputs, metrics, memory.secret, listening.publish, is_shadow=listening.is_shadow)
+    inputs, lines = _input_log(upstreams, listening, metrics), _request_lines(listening, metrics, memory)
     exchanges = Exchanges(
         new_client(),
         metrics,
@@ -196,7 +192,7 @@ async def serve(
         silence_seconds=listening.silence_seconds,
         hold_seconds=listening.hold_seconds,
         tracing=tracing,
-        publishing=publishing,
+        publishing=lines if inputs is None else _publishing(inputs, listening, metrics, memory),
     )
     gateway = Gateway(upstreams, exchanges, metrics, recent, listening.key)
     local = LocalPaths(recent, repairs, key=listening.key, host=listening.host)
@@ -231,6 +227,14 @@ async def _close(exchanges: Exchanges, inputs: InputLog | None, lines: RequestLi
         await inputs.close()
     if lines is not None:
         await asyncio.to_thread(lines.close)
+
+
+def _request_lines(listening: Listening, metrics: GatewayMetrics, memory: GatewayMemory) -> RequestLines | None:
+    return None if listening.shadow_log is None else RequestLines(listening.shadow_log, metrics, memory.secret)
+
+
+def _publishing(inputs: InputLog, listening: Listening, metrics: GatewayMetrics, memory: GatewayMemory) -> Publishing:
+    return Publishing(inputs, metrics, memory.secret, listening.publish, is_shadow=listening.is_shadow)
 
 
 def _input_log(upstreams: Upstreams, listening: Listening, metrics: GatewayMetrics) -> InputLog | None:

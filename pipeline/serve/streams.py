@@ -83,6 +83,11 @@ class StreamWatch:
         return self._reader.is_whole or self._reader.failure is not None
 
     @property
+    def is_whole(self) -> bool:
+        """True once the final event has come."""
+        return self._reader is not None and self._reader.is_whole
+
+    @property
     def has_content(self) -> bool:
         """True if output of the model has come, or may have come."""
         return self._reader is None or self._reader.has_content

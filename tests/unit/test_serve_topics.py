@@ -4,7 +4,8 @@ import asyncio
 import gzip
 import hashlib
 import json
-from contextlib import asynccontextmanager
+import threading
+from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
 import pytest
@@ -14,6 +15,7 @@ from gateway import Provider, body, gateway_to, streamed
 from input_brokers import InputBrokers, Worker
 from sender_runs import anthropic
 
+from reknit.pipeline.serve.journal import Journal
 from reknit.pipeline.serve.upstreams import Upstream
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
@@ -333,6 +335,52 @@ async def test_beyond_its_limit_a_journal_ends_runs_as_incomplete(tmp_path):
     worker = Worker(brokers)
     assert (worker.mismatches, worker.letters) == (0, [])
     assert json.loads(worker.requests[-1][1])["messages"] == HEALTHY
+
+
+# The end of an answer.
+
+
+@contextmanager
+def slow_disk(monkeypatch, seconds):
+    """Block the journal until the block ends; the end of an answer waits for at most ``seconds``."""
+    may_store, append = threading.Event(), Journal.append
+
+    def blocked(self, records):
+        may_store.wait(30)
+        append(self, records)
+
+    monkeypatch.setattr(Journal, "append", blocked)
+    monkeypatch.setattr("reknit.pipeline.serve.input_log._MOST_SECONDS", seconds)
+    try:
+        yield may_store
+    finally:
+        may_store.set()
+
+
+async def document(_request):
+    return web.json_response({"id": "m1", "type": "message", "role": "assistant", "content": []})
+
+
+@pytest.mark.parametrize(("answer", "streams"), [(streaming(), True), (document, False)])
+async def test_a_client_has_a_whole_answer_only_once_the_journal_has_it(tmp_path, monkeypatch, answer, streams):
+    with slow_disk(monkeypatch, 30) as may_store:
+        async with running(tmp_path, answer) as gateway:
+            reader = asyncio.create_task(gateway.post(body(user("hi"), stream=streams)))
+            done, _ = await asyncio.wait([reader], timeout=0.3)
+            assert not done
+            may_store.set()
+            status, _ = await reader
+    assert status == 200
+
+
+@pytest.mark.parametrize(("answer", "streams"), [(streaming(), True), (document, False)])
+async def test_a_disk_that_blocks_delays_a_client_for_a_moment_only(tmp_path, monkeypatch, answer, streams):
+    with slow_disk(monkeypatch, 0.01) as may_store:
+        async with running(tmp_path, answer) as gateway:
+            status, _ = await gateway.post(body(user("hi"), stream=streams))
+            assert (status, may_store.is_set(), gateway.brokers.records) == (200, False, [])
+            may_store.set()
+            await gateway.brokers.ends(1)
 
 
 # Parallel answers of one session.
