@@ -343,10 +343,15 @@ class TurnStates(Kept[TurnState]):
                 del self._waiting[session]
         return live
 
-    def forget_unborn(self, key: bytes | None) -> None:
-        """After a record that could not be used: a session that it would have begun begins with a later one."""
+    def forget_unborn(self, key: bytes | None, offset: int) -> None:
+        """After a record that could not be used: a session that it would have begun begins with a later one.
+
+        An earlier record's session stays, whether or not it was committed in between.
+        """
         entry = self._live.get(key or b"")
-        if key and entry is not None and not entry.turn and not (entry.wanted or entry.quarantined or entry.parked):
+        if not key or entry is None or entry.first != offset:
+            return
+        if not (entry.turn or entry.wanted or entry.quarantined or entry.parked):
             del self._live[key]
 
     def _read(self, session: bytes, records: Mapping[bytes, bytes]) -> TurnState:

@@ -184,10 +184,9 @@ class TurnsStage(KeepsSessions):
             return
         if isinstance(error, EndedError) or self._states.is_parked(record.key):
             return
-        if error.code == "not_parked":
-            return  # a release is no part of the history, so nothing is missing without it
-        if policy == "go-on":
-            self._states.forget_unborn(record.key)
+        # A release is no part of the history, so nothing is missing without it.
+        if policy == "go-on" or error.code == "not_parked":
+            self._states.forget_unborn(record.key, record.unique_offset)
             return
         # A session whose state cannot be read gives dead letters as it is.
         with suppress(InternalError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from simulation.violations import ViolationError, compare
 
-from reknit.pipeline.stages.base import POSITION, Live, Output, Result, Stage, dead_letter
+from reknit.pipeline.stages.base import POSITION, Live, Output, Result, Stage, dead_letter, read_position
+from reknit.topics import DEAD_LETTERS
 
 POISON, LARGE = b"poison", b"large"
 SOURCE, OUT, STATE = "in.v1", "out.v1", "state.v1"
@@ -83,3 +85,55 @@ def letter_of(entry):
 def state_of(entries):
     newest = {entry.key: entry.value for entry in entries if entry.key != POSITION}
     return {key: int(value) for key, value in newest.items() if value is not None}
+
+
+class Job:
+    """The work of a schedule with this stage: its inputs with their changelogs, and the rules for its results."""
+
+    def __init__(self, settings):
+        self.states = {SOURCE: STATE}
+        self.stages = {SOURCE: Counting}
+        self._exactly_once = settings.exactly_once
+        self._outputs_of = {}  # the outputs' piece of a transaction, by the changelog's
+
+    def note_commit(self, by_topic):
+        """Note the pieces of a transaction whose commit is decided."""
+        if (state := by_topic.get(STATE)) is not None:
+            self._outputs_of[id(state)] = by_topic.get(OUT)
+
+    def is_due(self, read, number):
+        """No record is kept in state."""
+        return False
+
+    def check(self, read, number, *, is_compacted):
+        """Check the results of a partition; ``read`` returns the records of a topic in it."""
+        wanted = expected(read(SOURCE, number))
+        outputs = [output_of(entry) for entry in read(OUT, number)]
+        letters = [letter_of(entry) for entry in read(DEAD_LETTERS, number)]
+        if not self._exactly_once:  # results may be repeated
+            outputs, letters = list(dict.fromkeys(outputs)), list(dict.fromkeys(letters))
+        compare("outputs", number, wanted.outputs, outputs)
+        compare("dead letters", number, wanted.letters, letters)
+        if (state := state_of(read(STATE, number))) != wanted.state:
+            raise ViolationError("state", f"partition {number} has {state}, expected {wanted.state}")
+        if self._exactly_once and not is_compacted:  # compaction removes positions
+            self._check_transactions(read, number)
+
+    def _check_transactions(self, read, number):
+        """Each transaction has the outputs of the records that its position passes, and moves it."""
+        before = 0
+        for entry in read(STATE, number):
+            if entry.key == POSITION:
+                position = read_position(entry.value)[0]
+                if position == before:
+                    raise ViolationError("positions", f"partition {number} stays at {position}")
+                self._check_outputs(read, number, entry.piece, before, position)
+                before = position
+
+    def _check_outputs(self, read, number, piece, before, position):
+        outputs = self._outputs_of.get(id(piece))
+        for entry in read(OUT, number):
+            offset = output_of(entry)[0]
+            if entry.piece is outputs and not before <= offset < position:
+                words = f"partition {number}: position {position} after {before} has the output of record {offset}"
+                raise ViolationError("transaction", words)

@@ -170,7 +170,9 @@ class SimMember:
             pass
 
     async def committed_by_hand(self, tp):
-        self._network.happened["opened", tp.partition] += 1  # the engine asks at each opening
+        self._network.happened["opened", self._runtime.contract_name(tp.topic), tp.partition] += (
+            1  # the engine asks at each opening
+        )
         found = await self._committed(tp)
         return None if found is None or read_group_position(*found) is not None else found[0]
 

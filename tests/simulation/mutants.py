@@ -21,6 +21,7 @@ class Mutant(Struct, frozen=True):
     changed: str
     delivery: str = "exactly-once"
     seeds: int = 25
+    job: str = "counting"
 
 
 MUTANTS = {
@@ -59,7 +60,7 @@ def fails(mutant, folder):
     path.write_text(text.replace(mutant.original, mutant.changed), encoding="utf-8")
     command = [sys.executable, ROOT / "tests/simulation/run.py", "--seeds", str(mutant.seeds), "--keep-going"]
     done = subprocess.run(
-        [*command, "--delivery", mutant.delivery],
+        [*command, "--delivery", mutant.delivery, "--job", mutant.job],
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 from msgspec import Struct, field
-from simulation.counting import LARGE, POISON
+from simulation.counting import LARGE, POISON, SOURCE
+from simulation.sessions import SESSIONS, Script
 from simulation.tape import Tape
 
 PARTITIONS, WORKERS = 2, 2
@@ -24,13 +25,15 @@ FAULTY_REQUESTS = (
 
 
 class Row(Struct, frozen=True):
-    """One input record. ``pause`` is the time before it, in seconds."""
+    """One input record; an empty value is null. ``pause`` is the time before it, in seconds."""
 
     partition: int
     key: str
     value: str
     aborted: bool
     pause: float
+    topic: str = SOURCE
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
@@ -46,9 +49,15 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Small limits make rare paths common. The defaults are those of the simplest schedule."""
+    """Small limits make rare paths common. The defaults are those of the simplest schedule.
+
+    ``job`` is the work of the stages (``jobs``). ``release_records`` and ``on_dead_letter`` concern the real ones.
+    """
 
     exactly_once: bool = True
+    job: str = "counting"
+    release_records: int = 64
+    on_dead_letter: str = "go-on"
     batch_records: int = 20
     slice_records: int = 50
     batch_bytes: int = 1 << 20
@@ -87,14 +96,38 @@ class Plan(Struct, frozen=True):
     cuts: dict[str, int] = field(default_factory=dict)
 
 
-def plan_of(seed, *, exactly_once=True):
+SESSION_CHOICES = {
+    # Outputs depend on the format, so it does not change within a schedule.
+    "formats": ((1,), (2,), (3,), (3,)),
+    "release_records": (1, 2, 64),
+    "on_dead_letter": ("go-on", "follow", "park", "park"),
+}
+
+
+def plan_of(seed, *, exactly_once=True, job="counting"):
     stream = Tape(seed).stream("plan")
-    settings = Settings(exactly_once=exactly_once, **{name: stream.choice(found) for name, found in CHOICES.items()})
-    rows = [_row(stream) for _ in range(4 + stream.below(36))]
+    choices = CHOICES if job == "counting" else CHOICES | SESSION_CHOICES
+    drawn = {name: stream.choice(found) for name, found in choices.items()}
+    settings = Settings(exactly_once=exactly_once, job=job, **drawn)
+    row = _row if job == "counting" else _SessionRows(stream)
+    rows = [row(stream) for _ in range(4 + stream.below(36))]
     faults = [FAULTS[stream.below(len(FAULTS))](stream) for _ in range(1 + stream.below(6))]
     if not exactly_once:  # without a fence, workers that are cut off or stopped are the interesting ones
         faults += [stream.choice([_outage, _freeze])(stream) for _ in range(2)]
     return Plan(str(seed), settings, rows, faults)
+
+
+class _SessionRows:
+    """Draws rows of a few sessions, each in one partition of both inputs."""
+
+    def __init__(self, stream):
+        self._script = Script(stream)
+
+    def __call__(self, stream):
+        session = stream.below(SESSIONS)
+        piece = self._script.next(session)
+        aborted, pause = stream.fraction() < 0.05, stream.choice([0.0, 0.0, round(stream.fraction() ** 2 * 1.2, 4)])
+        return Row(session % PARTITIONS, f"s{session}", piece.value, aborted, pause, piece.topic, piece.headers)
 
 
 def _row(stream):

@@ -23,7 +23,7 @@ def report(plan):
     for fault in plan.faults:
         yield f"fault: {fault}"
     for number, row in enumerate(plan.rows):
-        yield f"record {number}: partition {row.partition} {row.key}={row.value}{' (aborted)' if row.aborted else ''}"
+        yield f"record {number}: {row.topic} {row.partition} {row.key}={row.value}{' (aborted)' if row.aborted else ''}"
     yield "steps: seconds, process, event"
     if len(steps) > MOST_STEPS:
         yield f"          ({len(steps) - MOST_STEPS} earlier steps are not shown)"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from simulation.jobs import JOBS
 from simulation.plans import dump, load, plan_of
 from simulation.report import report
 from simulation.shrink import Shrinker
@@ -22,14 +23,17 @@ from simulation.world import run
 STORED = Path(__file__).with_name("stored.jsonl")
 # Every fifth schedule has at-least-once delivery.
 AT_LEAST_ONCE_EVERY = 5
+# Every sixth has the real stages, which take more time for each schedule.
+SESSIONS_EVERY = 6
 
 
-def plans(first, count, delivery="both"):
+def plans(first, count, delivery="both", job="both"):
     """Return the plans of consecutive seeds. ``first`` is a number or a prefix of seeds, such as a commit's id."""
     for number in range(count):
         seed = first + number if isinstance(first, int) else f"{first}-{number}"
         exactly_once = delivery == "exactly-once" or (delivery == "both" and number % AT_LEAST_ONCE_EVERY != 0)
-        yield plan_of(seed, exactly_once=exactly_once)
+        drawn = "counting" if (number + 1) % SESSIONS_EVERY else "sessions"
+        yield plan_of(seed, exactly_once=exactly_once, job=drawn if job == "both" else job)
 
 
 def stored():
@@ -45,6 +49,7 @@ def options():
     parser.add_argument("--seeds", type=int, default=1000, help="number of schedules")
     parser.add_argument("--first", default="0", help="the first seed, or a prefix of all seeds")
     parser.add_argument("--delivery", choices=["both", "exactly-once", "at-least-once"], default="both")
+    parser.add_argument("--job", choices=["both", *JOBS], default="both", help="the work of the stages")
     parser.add_argument("--digest", action="store_true", help="print a digest of each schedule")
     parser.add_argument("--keep-going", action="store_true", help="only count failures")
     parser.add_argument("--show", type=Path, help="print the report of a plan in a file")
@@ -66,7 +71,7 @@ def main():
         return 0
     first = int(given.first) if given.first.isdecimal() else given.first
     happened, failures, began = Counter(), 0, time.process_time()
-    for plan in [*stored(), *plans(first, given.seeds, given.delivery)]:
+    for plan in [*stored(), *plans(first, given.seeds, given.delivery, given.job)]:
         finished, violation = run(plan)
         happened.update(finished.happened)
         if given.digest:

@@ -52,7 +52,7 @@ class Shrinker:
     def _reset_settings(self):
         default = Settings()
         for name in Settings.__struct_fields__:
-            if name != "exactly_once" and getattr(self.plan.settings, name) != getattr(default, name):
+            if name not in {"exactly_once", "job"} and getattr(self.plan.settings, name) != getattr(default, name):
                 changed = structs.replace(self.plan.settings, **{name: getattr(default, name)})
                 self._keep_if_broken(settings=changed)
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from aiokafka.errors import KafkaError
 from msgspec import structs
 from simulation.clients import SimBrokers
-from simulation.counting import SOURCE, Counting
 from simulation.loop import SimClock
 from simulation.member import SimMember
 from simulation.network import SESSION_SECONDS
@@ -89,9 +88,8 @@ class SimWorker:
             brokers=SimBrokers(world.cluster, world.network),
             disk=machine.open,
         )
-        runtime = Runtime(
-            self._config, {SOURCE: Counting}, Counters(world.happened), tuning_of(world.plan.settings), seams=seams
-        )
+        tuning = tuning_of(world.plan.settings)
+        runtime = Runtime(self._config, world.job.stages, Counters(world.happened), tuning, seams=seams)
         runtime.partitions = PARTITIONS
         return runtime
 
@@ -110,7 +108,7 @@ class SimWorker:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             with contextlib.suppress(KafkaError):
-                place, work = (PREFIX + SOURCE, 0), self._world.cluster.bounds
+                place, work = self._world.cluster.group.places[0], self._world.cluster.bounds
                 await self._world.network.call(connection, "Fetch", work, place, runtime.exactly_once)
                 runtime.on_answer()
 
@@ -131,4 +129,5 @@ def tuning_of(plan):
         poll_records=plan.poll_records,
         commit_interval_ms=plan.commit_interval_ms,
         send_batch_bytes=plan.send_batch_bytes,
+        release_records=plan.release_records,
     )

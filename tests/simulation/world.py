@@ -11,15 +11,16 @@ import warnings
 from collections import Counter
 
 from msgspec import Struct
-from simulation.counting import SOURCE, STATE
 from simulation.disks import Machine
+from simulation.jobs import job_of
 from simulation.logs import MARKER, Piece
 from simulation.loop import DeadlockError, SimLoop
 from simulation.network import Network
-from simulation.oracle import Oracle, ViolationError
+from simulation.oracle import Oracle
 from simulation.plans import PARTITIONS, WORKERS
 from simulation.tape import Tape
 from simulation.transactions import Cluster
+from simulation.violations import ViolationError
 from simulation.worker import PREFIX, SimWorker
 
 LIMIT_SECONDS = 240.0
@@ -37,11 +38,13 @@ class World:
         self.loop.world.number = None
         settings = plan.settings
         self.cluster = Cluster(self.loop, self.tape.stream("brokers"), settings.marker_seconds)
-        self.cluster.group.places = [(PREFIX + SOURCE, number) for number in range(PARTITIONS)]
+        self.job = job_of(settings)
+        sources = [PREFIX + source for source in self.job.states]
+        self.cluster.group.places = [(source, number) for number in range(PARTITIONS) for source in sources]
         faults = {(f.request, int(f.at)): (f.kind, f.seconds) for f in plan.faults if f.request}
         self.network = Network(self.loop, self.tape.stream("network"), faults, settings.latency_seconds)
         is_compacted = any(fault.kind == "compact" for fault in plan.faults)
-        self.oracle = Oracle(self.cluster, exactly_once=settings.exactly_once, is_compacted=is_compacted)
+        self.oracle = Oracle(self.cluster, self.job, exactly_once=settings.exactly_once, is_compacted=is_compacted)
         self.machines = [Machine(self.happened) for _ in range(WORKERS)]
         self._nodes, self._lives, self._is_fed, self._clocks = [None] * WORKERS, [0] * WORKERS, False, [0.0] * WORKERS
 
@@ -70,8 +73,8 @@ class World:
                 return  # the schedule ended there
             raise violation
         if not is_drained and (not exempt or self.oracle.behind() - exempt):
-            positions = [self.oracle.position(number) for number in range(PARTITIONS)]
-            raise ViolationError("progress", f"not drained after {self.loop.now:.0f} s: positions {positions}")
+            words = f"not drained after {self.loop.now:.0f} s: positions {self.oracle.positions()}"
+            raise ViolationError("progress", words)
         self.oracle.check(self.network.happened, exempt)
 
     def _is_done(self):
@@ -82,11 +85,12 @@ class World:
     async def _feed(self):
         for row in self.plan.rows:
             await asyncio.sleep(row.pause)
-            log, piece = self.cluster.log(PREFIX + SOURCE, row.partition), None
+            log, piece = self.cluster.log(PREFIX + row.topic, row.partition), None
             if row.aborted:
                 piece = Piece(-1, log.end)
                 piece.status = "aborted"
-            log.append((row.key.encode(), row.value.encode(), ()), piece, self.loop.now)
+            headers = tuple((name, value.encode()) for name, value in row.headers)
+            log.append((row.key.encode(), row.value.encode() or None, headers), piece, self.loop.now)
             if row.aborted:
                 log.append(MARKER, piece, self.loop.now, marker=True)
             log.changed()
@@ -152,8 +156,9 @@ class World:
 
     def _compact(self, fault):
         self._note(fault)
-        for number in range(PARTITIONS):
-            self.cluster.log(PREFIX + STATE, number).compact()
+        for state in self.job.states.values():
+            for number in range(PARTITIONS):
+                self.cluster.log(PREFIX + state, number).compact()
 
     def _flip_bits(self, fault):
         self._note(fault)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from build import answered, called, said, user
+from msgspec import Raw
 from stage_runs import OPENED, in_batches, letters, processed, turn
 from stored import kinds_in, record_ids
 
@@ -139,6 +140,20 @@ def test_a_session_that_is_not_parked_cannot_be_released():
     outputs, *_ = run([OPENED, released(), turn(user("one"))])
     assert letters(outputs) == [(1, "not_parked")]
     assert texts(run([OPENED, released(), turn(user("one"))], Defaults(on_dead_letter="go-on"))[0]) == ["one"]
+
+
+@pytest.mark.parametrize("policy", ["go-on", "follow", "park"])
+@pytest.mark.parametrize(
+    "before", [[released(), POISON], [POISON, released()], [POISON, released(), released(), POISON]]
+)
+def test_where_batches_end_has_no_influence_on_the_beginning_of_a_session(before, policy):
+    events, params = [*before, turn(user("one"))], {"max_tokens": Raw(b"100")}
+    defaults = Defaults(on_dead_letter=policy, model="claude-sonnet-4-5", params=params)
+    together, *apart = (run(events, defaults, restart=restart)[0] for restart in (None, "changelog", "store"))
+    assert apart == [together, together]
+    # A session that is parked or quarantined at the end has no request.
+    waits = policy == "follow" or (policy == "park" and before[-1] == POISON)
+    assert texts(together) == ([] if waits else ["one"])
 
 
 @pytest.mark.parametrize("bound", [{"parked_records": 2}, {"parked_bytes": 500}], ids=["records", "bytes"])

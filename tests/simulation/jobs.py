@@ -1,0 +1,11 @@
+"""The kinds of work that schedules have."""
+
+from __future__ import annotations
+
+from simulation import counting, sessions
+
+JOBS = {"counting": counting.Job, "sessions": sessions.Job}
+
+
+def job_of(settings):
+    return JOBS[settings.job](settings)
