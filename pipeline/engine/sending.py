@@ -50,8 +50,12 @@ class Sender:
         partition: int,
         limits: TopicLimits | None = None,
         compression: Compression = "none",
+        *,
+        output_batch_bytes: int | None = None,
     ) -> None:
+        """``output_batch_bytes`` limits batches of outputs, where the producer's limit is a larger one."""
         self._producer = producer
+        self._output_batch_bytes = output_batch_bytes
         self._prefix = prefix
         self._partition = partition
         self._limits = limits or TopicLimits()
@@ -83,17 +87,20 @@ class Sender:
     async def send_outputs(self, outputs: Sequence[Output]) -> None:
         """Send outputs, in order within each topic, and return once all are delivered."""
         topics = dict.fromkeys([output.topic for output in outputs])
-        await side_by_side(*(self.send(topic, _rows(outputs, topic)) for topic in topics))
+        most = self._output_batch_bytes
+        await side_by_side(*(self.send(topic, _rows(outputs, topic), most) for topic in topics))
 
-    async def send(self, topic: str, rows: Sequence[Row]) -> int:
+    async def send(self, topic: str, rows: Sequence[Row], most: int | None = None) -> int:
         """Send rows to one topic, at least one, and return the offset after them once they are delivered.
+
+        They are one batch if the topic and the producer accept it, and ``most`` bytes are not exceeded.
 
         Raises:
             RefusedSizeError: the topic refuses a batch for its size; smaller batches of its records may be accepted.
         """
         self._check_rows(topic, rows)
         name = self._prefix + topic
-        most = self._limits.batch_bytes(topic)
+        most = min(filter(None, (most, self._limits.batch_bytes(topic))), default=None)
         delivered: list[tuple[BatchBuilder, asyncio.Future[RecordMetadata]]] = []
         batch = self._producer.create_batch()
         for row in rows:

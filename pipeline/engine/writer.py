@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,9 @@ def _make_producer(runtime: Runtime, **own: Any) -> AIOKafkaProducer:  # noqa: A
     return runtime.seams.brokers.producer(
         **runtime.connection,
         compression_type=None if tuning.compression == "none" else tuning.compression,
-        max_batch_size=tuning.send_batch_bytes,
         request_timeout_ms=int(tuning.batch_seconds * 1000),
         retry_backoff_ms=RETRY_PAUSE_MS,
-        **own,
+        **{"max_batch_size": tuning.send_batch_bytes} | own,
     )
 
 
@@ -143,8 +143,9 @@ class AtLeastOnceWriter:
     """Writes one source partition's batches in an order that loses nothing in a crash.
 
     It writes outputs first, then state and position. A crash between the two repeats the outputs of one batch. Their
-    ids are derived from source positions, so a reader sees the same ids again. State and position are in one topic
-    partition and are read together, so the state is never ahead of the outputs and never applied twice.
+    ids are derived from source positions, so a reader sees the same ids again. State and position are one record batch,
+    which a broker appends whole or not at all. So the state is never ahead of the position and never applied twice.
+    Only state that exceeds the changelog's ``max.message.bytes`` is divided; a crash may then leave a part of it.
 
     Without a transaction there is no fence for a former owner. A worker that was suspended or cut off for longer than
     its session may continue with a batch, and its state records would follow those of the new owner. So it sends only
@@ -157,8 +158,15 @@ class AtLeastOnceWriter:
         self._state_topic = state_topic
         self._look_seconds = runtime.tuning.heartbeat_seconds  # a lease may end early
         self._stop_seconds = runtime.tuning.at_stop(_STOP_SECONDS)
-        self._producer = _make_producer(runtime, acks="all")
-        self._sender = Sender(self._producer, runtime.prefix, partition, runtime.limits, runtime.tuning.compression)
+        self._producer = _make_producer(runtime, acks="all", max_batch_size=sys.maxsize)
+        self._sender = Sender(
+            self._producer,
+            runtime.prefix,
+            partition,
+            runtime.limits,
+            runtime.tuning.compression,
+            output_batch_bytes=runtime.tuning.send_batch_bytes,
+        )
 
     async def open(self) -> None:
         """Connect. No former owner is fenced."""

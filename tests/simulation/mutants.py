@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Mutant(Struct, frozen=True):
-    """``seeds``: the number of schedules, from seed 0. One of them must fail."""
+    """``seeds``: the number of schedules of a ``job``, from seed 0. One of them must fail."""
 
     module: str
     original: str
@@ -26,26 +26,29 @@ class Mutant(Struct, frozen=True):
 
 MUTANTS = {
     "a rebuild does not wait for the last commit": Mutant(
-        "partition", "if position >= self.next and self._kept.read_to >= (self._committed_to or 0):", "if True:"
+        "engine/partition", "if position >= self.next and self._kept.read_to >= (self._committed_to or 0):", "if True:"
     ),
     "a part of a batch is committed with the offset of its last record": Mutant(
-        "partition", "self._settle(work, part[-1].offset + 1)", "self._settle(work, part[-1].offset)"
+        "engine/partition", "self._settle(work, part[-1].offset + 1)", "self._settle(work, part[-1].offset)"
     ),
     "results before a poison record are not committed": Mutant(
-        "partition", "                await self._settle(work, part[0].offset)\n", ""
+        "engine/partition", "                await self._settle(work, part[0].offset)\n", ""
     ),
     "at least once: a batch ignores its lease": Mutant(
-        "writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once"
+        "engine/writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once"
+    ),
+    "at least once: state and position may be several record batches": Mutant(
+        "engine/writer", "max_batch_size=sys.maxsize", "", "at-least-once", seeds=150, job="sessions"
     ),
     "an epoch goes on after a commit that may have been sent twice": Mutant(
-        "epochs",
+        "engine/epochs",
         "self.is_spent = self._runtime.seams.clock.monotonic() - began >= _RETRIED_SECONDS",
         "self.is_spent = False",
         seeds=100,
     ),
-    "a commit with changes has no position": Mutant("commit", "return [*changes, ", "return changes or ["),
+    "a commit with changes has no position": Mutant("engine/commit", "return [*changes, ", "return changes or ["),
     "the format of the state is the configured one": Mutant(
-        "state", "self.format = max(found, runtime.state.format)", "self.format = runtime.state.format"
+        "engine/state", "self.format = max(found, runtime.state.format)", "self.format = runtime.state.format"
     ),
 }
 
@@ -54,7 +57,7 @@ def fails(mutant, folder):
     """Run schedules with a changed copy of the engine; return True if one fails."""
     for name in ("pipeline", "topics", "reknit"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / "pipeline" / "engine" / f"{mutant.module}.py"
+    path = folder / "pipeline" / f"{mutant.module}.py"
     text = path.read_text(encoding="utf-8")
     assert text.count(mutant.original) == 1, mutant
     path.write_text(text.replace(mutant.original, mutant.changed), encoding="utf-8")

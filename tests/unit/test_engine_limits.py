@@ -103,6 +103,15 @@ async def test_limits_are_per_topic():
     assert (limits.refused_record("other.v1"), limits.batch_bytes("other.v1")) == (None, None)
 
 
+async def test_outputs_are_divided_and_state_is_one_batch():
+    producer = Producer(1 << 30)
+    sender = Sender(producer, "p.", 0, TopicLimits(), output_batch_bytes=10 * KIBI)
+    await sender.send_outputs([Output("out.v1", *row) for row in rows(*[4 * KIBI] * 5)])
+    assert producer.delivered == [2, 2, 1]
+    await sender.send("state.v1", rows(*[4 * KIBI] * 5))
+    assert producer.delivered[3:] == [5]
+
+
 async def test_a_record_larger_than_a_segment_names_that_setting():
     sender = Sender(Producer(KIBI, RecordListTooLargeError), "p.", 0, TopicLimits(), "zstd")
     with pytest.raises(RefusedSizeError) as caught:
