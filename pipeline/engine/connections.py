@@ -54,10 +54,3 @@ async def close_client(client: AIOKafkaClient, seconds: float) -> None:
             await client.close()
     except Exception as error:  # noqa: BLE001  any error: the client is given up either way
         log.info("a client was not closed: %s", error_name(error))
-
-
-class LoopPolicy(uvloop.EventLoopPolicy):  # type: ignore[misc] # it has no types
-    """Creates these loops, also for the threads of the clients."""
-
-    def _loop_factory(self) -> Loop:
-        return Loop()

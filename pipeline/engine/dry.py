@@ -28,7 +28,7 @@ from msgspec import structs
 
 from reknit.pipeline.engine.batches import Span
 from reknit.pipeline.engine.client_patch import patch_aiokafka
-from reknit.pipeline.engine.connections import LoopPolicy
+from reknit.pipeline.engine.connections import Loop
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, TopicChangedError, Tuning
 from reknit.pipeline.engine.services import Progress
@@ -92,7 +92,7 @@ def run_dry(
     tune_collector()
     tuning = structs.replace(tuning or Tuning(), slice_seconds=_ANY_SECONDS)
     runtime = Runtime(config, stages, NoMetrics(), tuning, objects, scope=scope)
-    with asyncio.Runner(loop_factory=LoopPolicy().new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(_run(runtime, partitions, outlet, on_progress))
 
 

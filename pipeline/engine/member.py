@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from faust.types import TP
+from aiokafka import TopicPartition
 
 from reknit.pipeline.engine.batches import Span
 from reknit.topics.positions import GroupPosition
@@ -27,20 +27,20 @@ class Member(Protocol):
     def poke(self) -> None:
         """End the poll under way."""
 
-    async def spans(self, wanted: set[TP], seconds: float) -> Mapping[TP, Span]:
+    async def spans(self, wanted: set[TopicPartition], seconds: float) -> Mapping[TopicPartition, Span]:
         """Return buffered spans of the wanted partitions; wait up to ``seconds`` for records or a poke."""
 
-    async def bounds(self, tp: TP) -> tuple[int, int]:
+    async def bounds(self, tp: TopicPartition) -> tuple[int, int]:
         """Return a partition's first offset, and the offset after the last one that a reader may see."""
 
-    async def is_ours(self, tp: TP, position: int) -> bool | None:
+    async def is_ours(self, tp: TopicPartition, position: int) -> bool | None:
         """Ask the group if this worker owns the partition now; None if that is unknown."""
 
-    async def commit_positions(self, positions: Mapping[TP, int]) -> None:
+    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit the group's offsets, after any rebalance under way."""
 
-    async def committed_by_hand(self, tp: TP) -> int | None:
+    async def committed_by_hand(self, tp: TopicPartition) -> int | None:
         """Return the group's offset of a partition if no worker committed it."""
 
-    async def committed_by_worker(self, tp: TP) -> GroupPosition | None:
+    async def committed_by_worker(self, tp: TopicPartition) -> GroupPosition | None:
         """Return the position that a worker committed as the group's offset."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 
-from faust.types import TP
+from aiokafka import TopicPartition
 
 from reknit.pipeline.engine.runtime import log
 
@@ -25,25 +25,25 @@ class OffsetCommits:
 
     def __init__(
         self,
-        commit: Callable[[Mapping[TP, int]], Awaitable[object]],
-        committed_by_hand: Callable[[TP], Awaitable[int | None]],
+        commit: Callable[[Mapping[TopicPartition, int]], Awaitable[object]],
+        committed_by_hand: Callable[[TopicPartition], Awaitable[int | None]],
         last_seconds: float,
     ) -> None:
         """``last_seconds`` is the time limit of ``finish``: a stopped client does not answer."""
         self._commit = commit
         self._committed_by_hand = committed_by_hand
         self._last_seconds = last_seconds
-        self._waiting: dict[TP, int] = {}
+        self._waiting: dict[TopicPartition, int] = {}
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def soon(self, partition: TP, offset: int) -> None:
+    def soon(self, partition: TopicPartition, offset: int) -> None:
         """Commit this next offset soon."""
         self._waiting[partition] = offset
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
-    async def name_moved(self, partition: TP, position: int) -> None:
+    async def name_moved(self, partition: TopicPartition, position: int) -> None:
         """Log that the group's offset was moved manually; the position in the changelog counts."""
         try:
             async with asyncio.timeout(_LOOK_SECONDS):

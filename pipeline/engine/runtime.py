@@ -356,6 +356,7 @@ class Runtime:
         self.lease = Lease()
         self.limits = TopicLimits(seams.clock.monotonic)
         self.partitions = 0  # of the topics; known after the first check
+        self.delivery = config.delivery
         self.exactly_once = config.delivery == "exactly-once"
         self.state_dir = Path(str(config.state_dir))
         self.metrics_port = config.metrics_port

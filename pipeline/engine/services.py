@@ -16,13 +16,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from aiohttp import web
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
-from faust.types import TP
 from mode import Service
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
@@ -132,7 +131,7 @@ class Watchdog(Service):
         self,
         runtime: Runtime,
         deadman: Deadman,
-        actors: Callable[[], Mapping[Any, Partition]],
+        actors: Callable[[], Mapping[TopicPartition, Partition]],
         stop: Callable[[], None],
     ) -> None:
         super().__init__()
@@ -161,7 +160,7 @@ class Watchdog(Service):
         try:
             while not self.should_stop:
                 await self.sleep(_LOOK_AGAIN_SECONDS if self._silent else _LOOK_SECONDS)
-                actors = {TopicPartition(tp.topic, tp.partition): actor for tp, actor in self._actors().items()}
+                actors = dict(self._actors())
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
                         if reader is None:
@@ -318,7 +317,7 @@ class Finish(Service):
         self._stop_worker = stop
         self._on_progress = on_progress
         self._ends = {
-            TP(runtime.source_prefix + topic, number): end
+            TopicPartition(runtime.source_prefix + topic, number): end
             for topic, ends in (runtime.scope.ends or {}).items()
             for number, end in enumerate(ends)
         }

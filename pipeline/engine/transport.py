@@ -28,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import aiokafka
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     CommitFailedError,
     ConsumerStoppedError,
@@ -36,12 +37,11 @@ from aiokafka.errors import (
     RebalanceInProgressError,
 )
 from faust.transport.drivers import aiokafka as driver
-from faust.types import TP
 from mode import Service
 
 from reknit.pipeline.engine.assignor import strategies
 from reknit.pipeline.engine.batches import OffsetGap, Span
-from reknit.pipeline.engine.connections import close_client
+from reknit.pipeline.engine.connections import Loop, close_client
 from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.offsets import OffsetCommits
 from reknit.pipeline.engine.partition import Partition, Phase
@@ -117,7 +117,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             raise ConsumerStoppedError from error
         return await asyncio.wrap_future(future)
 
-    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Stop the commits under way before this member joins; the thread calls it."""
         self._generation = None
         for commit in self._commits:
@@ -126,7 +126,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         if self._has_lease:
             _runtime_of(self.app).lease.end()
 
-    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+    async def on_partitions_assigned(self, assigned: set[TopicPartition], generation_id: int = 0) -> None:
         """Allow commits once this member has joined; the thread calls it."""
         self._generation = generation_id
         if self._has_lease:
@@ -175,11 +175,11 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         """End the poll under way; called from the main thread when the set of wanted partitions grew."""
         self.thread_loop.call_soon_threadsafe(self._poked.set)
 
-    async def spans(self, wanted: set[TP], seconds: float) -> Mapping[TP, Span]:
+    async def spans(self, wanted: set[TopicPartition], seconds: float) -> Mapping[TopicPartition, Span]:
         """Return buffered spans of the wanted partitions; wait up to ``seconds`` for records or a poke."""
         return await self.call_thread(self._fetch_spans, wanted, seconds)  # type: ignore[no-any-return] # mode has no types here
 
-    async def commit_positions(self, positions: Mapping[TP, int]) -> None:
+    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit the group's offsets, after any rebalance under way. The next commit replaces a refused one."""
         await self.in_group.wait()
         try:
@@ -187,17 +187,17 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         except ConsumerStoppedError as error:
             log.info("the group's offsets were not committed: %s", error_name(error))
 
-    async def bounds(self, tp: TP) -> tuple[int, int]:
+    async def bounds(self, tp: TopicPartition) -> tuple[int, int]:
         """Return a partition's first offset, and the offset after the last one that a reader may see."""
         return await self.call_thread(self._bounds, tp)  # type: ignore[no-any-return] # mode has no types here
 
-    async def _bounds(self, tp: TP) -> tuple[int, int]:
-        consumer, place = self._ensure_consumer(), aiokafka.TopicPartition(*tp)
+    async def _bounds(self, tp: TopicPartition) -> tuple[int, int]:
+        consumer = self._ensure_consumer()
         async with asyncio.timeout(_ASK_SECONDS):
-            first, end = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
-        return first[place], end[place]
+            first, end = await consumer.beginning_offsets([tp]), await consumer.end_offsets([tp])
+        return first[tp], end[tp]
 
-    async def is_ours(self, tp: TP, position: int) -> bool | None:
+    async def is_ours(self, tp: TopicPartition, position: int) -> bool | None:
         """Ask the group's coordinator, by a commit of ``position``, if this worker owns the partition now.
 
         Returns None if that is unknown: no answer yet, or a rebalance is under way.
@@ -206,11 +206,11 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             return None
         return await self.call_thread(self._commit_as_owner, tp, position)  # type: ignore[no-any-return] # as above
 
-    async def _commit_as_owner(self, tp: TP, position: int) -> bool | None:
+    async def _commit_as_owner(self, tp: TopicPartition, position: int) -> bool | None:
         offset = (position, self.consumer.metadata_of(tp))
         try:
             async with asyncio.timeout(_ASK_SECONDS):
-                is_current = await self._commit_in_generation({aiokafka.TopicPartition(*tp): offset})
+                is_current = await self._commit_in_generation({tp: offset})
         except CommitFailedError as error:
             return None if isinstance(error.__cause__, RebalanceInProgressError) else False
         except REFUSALS:
@@ -219,7 +219,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             return None
         return is_current or None
 
-    async def _commit_in_generation(self, offsets: Mapping[aiokafka.TopicPartition, tuple[int, str]]) -> bool:
+    async def _commit_in_generation(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> bool:
         """Commit offsets; return True if the commit was in the generation that assigned the partitions.
 
         The client sends its current membership. After a refusal and before it joins again, it has none, and brokers
@@ -241,25 +241,25 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         commit.result()
         return bool(self._generation == generation == consumer._coordinator.generation)
 
-    async def committed_by_hand(self, tp: TP) -> int | None:
+    async def committed_by_hand(self, tp: TopicPartition) -> int | None:
         """Return the group's offset of a partition if no worker committed it, by its metadata."""
         found = (await self.committed([tp])).get(tp)
         return None if found is None or read_group_position(*found) is not None else found.offset
 
-    async def committed_by_worker(self, tp: TP) -> GroupPosition | None:
+    async def committed_by_worker(self, tp: TopicPartition) -> GroupPosition | None:
         """Return the position that a worker committed as the group's offset."""
         found = (await self.committed([tp])).get(tp)
         return None if found is None else read_group_position(*found)
 
-    async def committed(self, tps: Collection[TP]) -> Mapping[TP, OffsetAndMetadata]:
+    async def committed(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return the group's offsets of partitions that have one."""
         fetch = self._ensure_consumer()._coordinator.fetch_committed_offsets
-        return await self.call_thread(fetch, [aiokafka.TopicPartition(*tp) for tp in tps])  # type: ignore[no-any-return] # as above
+        return await self.call_thread(fetch, list(tps))  # type: ignore[no-any-return] # as above
 
-    async def _commit_positions(self, positions: Mapping[TP, int]) -> None:
+    async def _commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         consumer = self._ensure_consumer()
-        found = {aiokafka.TopicPartition(*tp): (at, self.consumer.metadata_of(tp)) for tp, at in positions.items()}
-        if not (offsets := {place: offset for place, offset in found.items() if place in consumer.assignment()}):
+        found = {tp: (at, self.consumer.metadata_of(tp)) for tp, at in positions.items()}
+        if not (offsets := {tp: offset for tp, offset in found.items() if tp in consumer.assignment()}):
             return  # `commit` refuses an empty map
         try:
             await self._commit_in_generation(offsets)
@@ -289,7 +289,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             request_timeout_ms=int(self.app.conf.broker_request_timeout * 1000),
         )
 
-    async def _fetch_spans(self, wanted: set[TP], seconds: float) -> Mapping[TP, Span]:
+    async def _fetch_spans(self, wanted: set[TopicPartition], seconds: float) -> Mapping[TopicPartition, Span]:
         consumer = self._ensure_consumer()
         fetcher = consumer._fetcher
         limit = _runtime_of(self.app).tuning.poll_records
@@ -314,7 +314,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         return {}
 
 
-async def _drain(fetcher: Fetcher, wanted: set[TP], limit: int) -> Mapping[TP, Span]:
+async def _drain(fetcher: Fetcher, wanted: set[TopicPartition], limit: int) -> Mapping[TopicPartition, Span]:
     """Return fetched records with the fetch positions before and after them.
 
     This code does not wait, so no other task of the thread runs between the two reads of a position: outside of a
@@ -347,16 +347,16 @@ class SpanConsumer(driver.Consumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - whatever Faust gives
         super().__init__(*args, **kwargs)
-        self.actors: dict[TP, Partition] = {}
+        self.actors: dict[TopicPartition, Partition] = {}
         self._runtime = _runtime_of(self.app)
         self._generation = -1
         self._ready_logged = False
-        self._beyond_since: dict[TP, float] = {}
+        self._beyond_since: dict[TopicPartition, float] = {}
         last_seconds = self._runtime.tuning.at_stop(_LAST_COMMIT_SECONDS)
         self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand, last_seconds)
 
     def _new_consumer_thread(self) -> SpanThread:
-        return SpanThread(self, loop=self.loop, beacon=self.beacon)
+        return SpanThread(self, loop=self.loop, thread_loop=Loop(), beacon=self.beacon)
 
     @property
     def settled(self) -> bool:
@@ -364,26 +364,26 @@ class SpanConsumer(driver.Consumer):
         is_in = self._thread.in_group.is_set() and self.flow_active
         return is_in and all(actor.phase is Phase.WORKING for actor in self.actors.values())
 
-    def metadata_of(self, tp: TP) -> str:
+    def metadata_of(self, tp: TopicPartition) -> str:
         """Return the metadata of the group's offset of a partition; called in the thread too."""
         actor = self.actors.get(tp)
         return group_metadata(0, 1) if actor is None else actor.group_metadata
 
-    async def _mark_at_opening(self, tp: TP, position: int | None, mark: PositionMark) -> PositionMark:
+    async def _mark_at_opening(self, tp: TopicPartition, position: int | None, mark: PositionMark) -> PositionMark:
         topics, topic = self._runtime.topics, self._runtime.contract_name(tp.topic)
         if topics is None:
             return mark
         ask_group = partial(self._thread.committed_by_worker, tp)
         return await topics.mark_at_opening(topic, tp.partition, position, mark, ask_group)
 
-    async def how_far(self, tps: Collection[TP]) -> Mapping[TP, int]:
+    async def how_far(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the group's offsets of partitions. Commits this worker's first, past transaction markers."""
         await self._thread.commit_positions({tp: actor.done_to for tp, actor in self.actors.items()})
         return {tp: found.offset for tp, found in (await self._thread.committed(tps)).items()}
 
     # Rebalances. Kafka's classic protocol revokes all partitions and assigns again, so a partition may come back.
 
-    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         """Pause every actor: the next assignment shows which partitions stay here."""
         if self._thread.in_group.is_set():
             log.info("rebalancing; %d partitions finish their batches", len(self.actors))
@@ -393,7 +393,7 @@ class SpanConsumer(driver.Consumer):
         await asyncio.gather(*(actor.pause(patience) for actor in self.actors.values()))
         await super().on_partitions_revoked(revoked)
 
-    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+    async def on_partitions_assigned(self, assigned: set[TopicPartition], generation_id: int = 0) -> None:
         """Close partitions that moved away, resume those that stayed, open new ones.
 
         An actor may only resume if no other worker can have had its partition in between. That holds from one
@@ -401,6 +401,7 @@ class SpanConsumer(driver.Consumer):
         """
         if self.should_stop:
             return  # the last rebalance of a leaving worker: no partition is opened
+        assigned = {TopicPartition(*tp) for tp in assigned}  # from Faust's type, which the client does not take
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
         stays = {
@@ -446,7 +447,7 @@ class SpanConsumer(driver.Consumer):
         await self._close_partitions(set(self.actors))
         await self._offsets.finish()
 
-    async def _close_partitions(self, tps: set[TP]) -> None:
+    async def _close_partitions(self, tps: set[TopicPartition]) -> None:
         closing = [self.actors.pop(tp) for tp in tps]
         await asyncio.gather(*(actor.close() for actor in closing))
         for actor in closing:
@@ -491,14 +492,14 @@ class SpanConsumer(driver.Consumer):
             self._runtime.fail(error)
             raise
 
-    def _wanted(self) -> set[TP]:
+    def _wanted(self) -> set[TopicPartition]:
         """Return the partitions with room; all partitions share the worker's memory evenly."""
         count = max(1, len(self.actors))
         share_bytes = self._runtime.tuning.pending_bytes // count
         share_records = max(1, self._runtime.tuning.pending_records // count)
         return {tp for tp, actor in self.actors.items() if actor.wants(share_bytes, share_records)}
 
-    def _hand_over(self, spans: Mapping[TP, Span]) -> None:
+    def _hand_over(self, spans: Mapping[TopicPartition, Span]) -> None:
         for tp, span in spans.items():
             actor = self.actors.get(tp)
             if actor is None:
@@ -530,7 +531,7 @@ class SpanConsumer(driver.Consumer):
                 continue  # a rebalance just revoked it; it will be aligned after that
             actor.aligned = True
 
-    def _is_beyond(self, tp: TP, position: int, end: int) -> bool:
+    def _is_beyond(self, tp: TopicPartition, position: int, end: int) -> bool:
         """Return True if a partition ends before its stored position; if that lasts, end the worker.
 
         Just after a broker's failure a log may seem shorter than it is.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     IllegalGenerationError,
     KafkaError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
-from faust.types import TP
 from simulation.loop import NODE
 
 from reknit.pipeline.engine.batches import Span
@@ -43,7 +43,7 @@ class SimMember:
             self._runtime.lease.end()
             self.places = set()
             self._name, generation, places = await self._join()
-            self.places, self.positions = {TP(*place) for place in places}, {}
+            self.places, self.positions = {TopicPartition(*place) for place in places}, {}
             self._generation = generation
             self._runtime.lease = Lease(float("-inf"))
             self._first_beat = self._loop.create_future()
@@ -120,7 +120,7 @@ class SimMember:
         work, spans = self._cluster.fetch, {}
         found = await self._network.call(self._data, "Fetch", work, positions, committed, most)
         for place, (start, end, entries, limit) in found.items():
-            tp = TP(*place)
+            tp = TopicPartition(*place)
             if tp in self.places and self.positions.get(tp) == start:
                 self.positions[tp] = end
                 spans[tp] = Span(start, end, [record_of(tp, entry) for entry in entries], max(limit, end))

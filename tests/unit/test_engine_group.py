@@ -22,7 +22,6 @@ from aiokafka.structs import OffsetAndMetadata
 from aiokafka.util import commit_structure_validate
 from faust.transport.consumer import ConsumerThread, Fetcher
 from faust.transport.drivers import aiokafka as driver
-from faust.types import TP
 from msgspec import structs
 
 from reknit.pipeline.engine import transport
@@ -32,7 +31,7 @@ from reknit.pipeline.engine.worker import make_app
 from reknit.pipeline.settings import Config
 
 CONFIG = Config(bootstrap_servers="nobody:1", prefix="p.", delivery="at-least-once")
-PLACE = TP("in.v1", 0)
+PLACE = TopicPartition("in.v1", 0)
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch)
         called.append((method.__name__, *arguments))
         return True
 
-    called, place = [], TP("in.v1", 0)
+    called, place = [], TopicPartition("in.v1", 0)
     for name in ("on_partitions_revoked", "on_partitions_assigned"):
         monkeypatch.setattr(driver.Consumer, name, by_faust)
     monkeypatch.setattr(SpanThread, "call_thread", call)
@@ -117,11 +116,11 @@ class GroupMember:
     ("assigned", "positions", "committed"),
     [
         (set(), {}, []),
-        (set(), {TP("in.v1", 0): 5}, []),
-        ({TopicPartition("in.v1", 1)}, {TP("in.v1", 0): 5}, []),
+        (set(), {TopicPartition("in.v1", 0): 5}, []),
+        ({TopicPartition("in.v1", 1)}, {TopicPartition("in.v1", 0): 5}, []),
         (
             {TopicPartition("in.v1", 0)},
-            {TP("in.v1", 0): 5, TP("in.v1", 1): 6},
+            {TopicPartition("in.v1", 0): 5, TopicPartition("in.v1", 1): 6},
             [{TopicPartition("in.v1", 0): OffsetAndMetadata(5, "reknit")}],
         ),
     ],
@@ -152,7 +151,10 @@ async def test_a_worker_without_partitions_reports_the_progress_of_others(app, m
     monkeypatch.setattr(SpanThread, "call_thread", call)
     monkeypatch.setattr(SpanThread, "_ensure_consumer", lambda _: member)
     app.consumer._thread.in_group.set()
-    assert (await app.consumer.how_far([TP("in.v1", 0)]), member.committed) == ({TP("in.v1", 0): 7}, [])
+    assert (await app.consumer.how_far([TopicPartition("in.v1", 0)]), member.committed) == (
+        {TopicPartition("in.v1", 0): 7},
+        [],
+    )
 
 
 @pytest.fixture
@@ -164,7 +166,7 @@ def member(app, monkeypatch):
 
     for name in ("on_partitions_revoked", "on_partitions_assigned"):
         monkeypatch.setattr(ConsumerThread, name, by_faust)
-    made = GroupMember({TopicPartition(*PLACE)})
+    made = GroupMember({PLACE})
     monkeypatch.setattr(SpanThread, "_ensure_consumer", lambda _: made)
     return made, app.consumer._thread
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from faust.types import TP
+from aiokafka import TopicPartition
 
 from reknit.pipeline.engine.offsets import OffsetCommits
 
-ONE, TWO = TP("in.v1", 1), TP("in.v1", 2)
+ONE, TWO = TopicPartition("in.v1", 1), TopicPartition("in.v1", 2)
 
 
 class Broker:
