@@ -404,13 +404,16 @@ class SpanConsumer(driver.Consumer):
         assigned = {TopicPartition(*tp) for tp in assigned}  # from Faust's type, which the client does not take
         continuous = generation_id == self._generation + 1
         self._generation = generation_id
-        stays = {
-            tp for tp, actor in self.actors.items() if tp in assigned and actor.phase is Phase.PAUSED and continuous
-        }
-        await self._close_partitions(self.actors.keys() - stays)
+        # A paused actor whose batch fails closes itself, also while others are being closed.
+        while closing := {
+            tp
+            for tp, actor in self.actors.items()
+            if not (continuous and tp in assigned and actor.phase is Phase.PAUSED)
+        }:
+            await self._close_partitions(closing)
         for tp in assigned:
             topic = self._runtime.contract_name(tp.topic)
-            if tp in stays:
+            if tp in self.actors:
                 self.actors[tp].resume()
             elif topic in self._runtime.stages:
                 self.actors[tp] = Partition(

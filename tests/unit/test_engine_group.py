@@ -25,6 +25,7 @@ from faust.transport.drivers import aiokafka as driver
 from msgspec import structs
 
 from reknit.pipeline.engine import transport
+from reknit.pipeline.engine.partition import Phase
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
 from reknit.pipeline.engine.transport import SpanThread
 from reknit.pipeline.engine.worker import make_app
@@ -78,6 +79,30 @@ async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch)
         await committing
         assert await consumer._thread.is_ours(place, 5) is True
         assert called == [("_commit_positions", {place: 5}), ("_commit_as_owner", place, 5)]
+
+
+async def test_an_actor_that_closes_itself_while_others_are_closed_is_opened_again(app, monkeypatch):
+    async def by_faust(*_arguments):
+        pass
+
+    async def nothing():
+        pass
+
+    async def close():
+        stays.phase = Phase.CLOSED  # its batch in flight failed
+
+    def actor(phase, close):
+        return SimpleNamespace(topic="in.v1", number=0, phase=phase, close=close)
+
+    stays, leaves, opened = actor(Phase.PAUSED, nothing), actor(Phase.PAUSED, close), actor(Phase.OPENING, nothing)
+    monkeypatch.setattr(driver.Consumer, "on_partitions_assigned", by_faust)
+    monkeypatch.setattr(transport, "Partition", lambda *_, **__: opened)
+    consumer = app.consumer
+    consumer._runtime.stages["in.v1"] = None
+    place, other = TopicPartition("p.in.v1", 0), TopicPartition("p.in.v1", 1)
+    consumer.actors, consumer._generation = {place: stays, other: leaves}, 7
+    await consumer.on_partitions_assigned({place}, 8)
+    assert consumer.actors == {place: opened}
 
 
 class Coordinator:
