@@ -55,6 +55,7 @@ from reknit.pipeline.history.pieces import (
     is_blank,
     is_breakpoint,
     is_foreign,
+    message_of,
 )
 from reknit.pipeline.history.placeholders import is_placeholder
 from reknit.pipeline.history.render import (
@@ -161,31 +162,76 @@ class History:
         said.insert(at, TrackedBlock(Text(text=text), turn, "", fate="synthesised", code=code))
         return make(code, f"messages.{self.messages}.content.{at}")
 
-    @property
-    def rests(self) -> bool:
-        """Return True if a following assistant turn settles everything before it."""
-        return len(self.exchanges) == 1 and self.exchanges[0].sealed and self.exchanges[0].closed and not self.held
+    def settles_within(self, valid_run: ValidRun, pairs: int) -> bool:
+        """Return True if all that is open settles while a valid run is taken, in the same way whatever the run holds.
 
-    def skip(self, valid_run: ValidRun, turns: Sequence[Turn]) -> None:
+        ``pairs`` are the first pairs of the run, which have been taken.
+        """
+        if not self.exchanges or not self.exchanges[-1].closed or self.held:
+            return False
+        if len(self.exchanges) == 1 and self.exchanges[0].sealed:
+            return True
+        # The fixes of blank texts would be among those of the calls that get no result.
+        if valid_run.blanks or self.structure.prefix_bound:
+            return False
+        number = self.number + valid_run.number - valid_run.counted[pairs][1]
+        return all(
+            (exchange.sealed or exchange.answered or self._is_old(exchange, number))
+            and (exchange is self.exchanges[0] or self._firm(exchange))
+            and not any(isinstance(piece.block, Unknown) for piece in exchange.assistant)
+            for exchange in self.exchanges
+        )
+
+    def skip(self, valid_run: ValidRun, turns: Sequence[Turn]) -> Sequence[Turn]:
         """Continue after a valid run of turns, as if these turns had been taken and settled one by one.
 
-        The run opens the history or follows settled turns only, and the table of ids admits its ids.
+        The run opens the history or all that is open settles within it, and the table of ids admits its ids. Return its
+        messages, without blank texts.
         """
-        for exchange in self.exchanges:
-            self._emit_user(exchange)
+        messages, blanks = valid_run.messages(turns), valid_run.blanks
+        # A turn is cleaned before the exchange that it follows settles.
+        cleaned = blanks[:1] == [0]
+        messages = self._without_blanks(messages, blanks[:cleaned])
+        self.turns += valid_run.turns
+        self.number += valid_run.number + 1
+        self._settle_before(Exchange(number=self.number))
+        messages = self._without_blanks(messages, blanks[cleaned:])
         # An assistant's turn follows a user's, so none is the one before it once more.
         self.last_item = ""
-        self.turns += valid_run.turns
         if self._earlier_calls is not None:
             for turn in turns:
                 self._earlier_calls.add(turn)
-        self.messages += valid_run.turns - len(valid_run.rows)
+        self.messages += len(messages)
         self.ids.claim_answered(valid_run.ids)
         self.ids.begin_turn()
         self._calls += [SettledCall(each, each, answered=True) for each in valid_run.ids]
-        self.number += valid_run.number + 1
-        # The assistant turn that comes next is this exchange's.
-        self.exchanges = [Exchange(number=self.number)]
+        return messages
+
+    def _settle_before(self, following: Exchange) -> None:
+        """Settle everything that is open; the assistant turn that comes next is the ``following`` exchange's."""
+        self.spoken_at = self.turns
+        self.exchanges.append(following)
+        self._settle_exchanges()
+        for exchange in self.exchanges:
+            self._emit_user(exchange)
+        self.exchanges = [following]
+
+    def _without_blanks(self, messages: Sequence[Turn], places: Sequence[int]) -> Sequence[Turn]:
+        """Drop the blank texts of the messages in these places; return all messages."""
+        if not places:
+            return messages
+        kept = list(messages)
+        for at in places:
+            turn = messages[at]
+            said: list[TrackedBlock] = []
+            for piece in message_of(turn).pieces:
+                if is_blank(piece):
+                    self._book.drop("blank_dropped", piece)
+                else:
+                    said.append(piece)
+            blocks, paths = tuple(piece.block for piece in said), tuple(piece.path for piece in said)
+            kept[at] = structs.replace(turn, blocks=blocks, paths=paths)
+        return kept
 
     @property
     def waiting(self) -> bool:
@@ -565,7 +611,7 @@ class History:
             return True
         running, may_come = in_flight(self.exchanges, 0, self.structure)
         is_answered = exchange.number <= self._last_answered
-        if may_come and not (self._is_old(exchange) or is_answered):
+        if may_come and not (self._is_old(exchange, self.number) or is_answered):
             return False
         if is_answered or is_called_by_code(exchange):
             # Sent requests have these calls. Without the call of the code, the calls that it made would have no maker.
@@ -579,12 +625,13 @@ class History:
     def _expired(self, exchange: Exchange) -> bool:
         # Every exchange but the last one is followed by an assistant turn.
         if exchange is self.exchanges[-1]:
-            return self._is_old(exchange)
-        return self._is_old(exchange) or self.structure.prefix_bound or exchange.number <= self._last_answered
+            return self._is_old(exchange, self.number)
+        is_answered = self.structure.prefix_bound or exchange.number <= self._last_answered
+        return is_answered or self._is_old(exchange, self.number)
 
-    def _is_old(self, exchange: Exchange) -> bool:
+    def _is_old(self, exchange: Exchange, number: int) -> bool:
         # Results may come in messages of their own, so the last exchange waits until something else has been said.
-        return exchange.number <= self.number - max(self.policy.open_exchanges, 1)
+        return exchange.number <= number - max(self.policy.open_exchanges, 1)
 
     def _give_up(self, exchange: Exchange) -> bool:
         """Drop the calls whose results never arrived; return False if no assistant turn is left."""

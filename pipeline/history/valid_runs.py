@@ -7,7 +7,7 @@ the same result, which a property test checks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -52,6 +52,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
         names: the names of the called tools.
         special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text, or
             the result of an error.
+        blanks: the indexes among ``messages`` of those with blank texts besides other content. Repair drops the texts.
         reasons: whether they hold thinking.
     """
 
@@ -63,6 +64,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
     ids: list[str]
     names: set[str]
     special: list[int]
+    blanks: list[int]
     reasons: bool
 
     @property
@@ -91,14 +93,19 @@ class ValidRun(Struct, frozen=True, kw_only=True):
             rows=[at - behind for at in self.rows if at >= behind],
             ids=self.ids[calls:],
             special=[at - 2 * pairs for at in self.special if at >= 2 * pairs],
+            blanks=[at - 2 * pairs for at in self.blanks if at >= 2 * pairs],
         )
 
-    def holds(self, policy: Policy) -> bool:
-        """Return True if the machine would let these turns be under a policy: nothing stripped, no calls left out."""
+    def holds(self, policy: Policy, observed: Collection[str]) -> bool:
+        """Return True if the machine would let these turns be: nothing stripped, no calls left out, blanks dropped.
+
+        ``observed`` are the codes of the repairs that are not made.
+        """
         return (
             not policy.strip_tools
             and policy.missing_result == "synthesise"
             and not (self.reasons and policy.reasoning == "strip")
+            and not (self.blanks and "blank_dropped" in observed)
         )
 
 
@@ -115,7 +122,7 @@ def _joined(turns: Sequence[Turn]) -> Turn:
 class _Scan:
     """The state of a scan for one run. No call may have an id that is ``known`` from an earlier turn."""
 
-    __slots__ = ("_is_sound", "_known", "ids", "names", "reasons", "special")
+    __slots__ = ("_is_sound", "_known", "blanks", "ids", "names", "reasons", "special")
 
     def __init__(self, known: set[str], is_sound: IsSound) -> None:
         self._known = known
@@ -123,6 +130,7 @@ class _Scan:
         self.ids: list[str] = []
         self.names: set[str] = set()
         self.special: list[int] = []
+        self.blanks: list[int] = []
         self.reasons = False
 
     def calls(self, turn: Turn, at: int) -> dict[str, str] | None:
@@ -130,18 +138,23 @@ class _Scan:
         if turn.role != "assistant" or turn.ids_made:
             return None
         calls: dict[str, str] = {}
-        special, says = False, False
+        special, says, blank = False, False, False
         if turn.incomplete:
             return None
         block: Any  # looked at by its class, for speed
         for block in turn.blocks:
             kind = type(block)
             if kind is Text:
+                rare = _is_rare_text(block)
+                if not block.text or block.text.isspace():
+                    if rare:
+                        return None
+                    blank = True
+                    continue
                 # Text after a call must be moved.
-                if calls or not block.text or block.text.isspace():
+                if calls:
                     return None
                 says = True
-                rare = _is_rare_text(block)
             elif kind is ToolUse:
                 call, name, data = block.id, block.name, bytes(block.input)
                 if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
@@ -163,9 +176,10 @@ class _Scan:
                 if not self._is_sound(block):
                     return None
                 special = True
-        if special or turn.own is not UNSET:
-            self.special.append(at)
-        return calls if says or calls else None
+        if not (says or calls):
+            return None
+        self._note(at, special=special or turn.own is not UNSET, blank=blank)
+        return calls
 
     def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
         """Return True if a valid user turn says something besides its results.
@@ -174,7 +188,7 @@ class _Scan:
         """
         if turn.role != "user" or not turn.blocks or turn.synthetic or turn.ids_made:
             return None
-        special, said = False, False
+        special, said, blank = False, False, False
         block: Any  # looked at by its class, for speed
         for block in turn.blocks:
             kind = type(block)
@@ -195,15 +209,25 @@ class _Scan:
             elif _is_fit(block):
                 said = True
                 rare = not _is_plain(block)
+            elif len(turn.blocks) > 1 and _is_plain_blank(block):
+                blank = True
+                continue
             else:
                 return None
             if rare:
                 if not self._is_sound(block):
                     return None
                 special = True
-        if special or turn.own is not UNSET:
-            self.special.append(at)
+        if blank and all(map(_is_plain_blank, turn.blocks)):
+            return None
+        self._note(at, special=special or turn.own is not UNSET, blank=blank)
         return said
+
+    def _note(self, at: int, *, special: bool, blank: bool) -> None:
+        if special:
+            self.special.append(at)
+        if blank:
+            self.blanks.append(at)
 
     def answers(self, turns: Sequence[Turn], at: int, calls: dict[str, str], place: int) -> tuple[bool | None, int]:
         """Return the result of `user_says` for the message that begins at an index, and the index after it.
@@ -227,6 +251,11 @@ def _is_row(turn: Turn) -> bool:
 def _is_plain(block: Block) -> bool:
     """Return True if a block is a text without other members."""
     return type(block) is Text and not _is_rare_text(block)
+
+
+def _is_plain_blank(block: Block) -> bool:
+    """Return True if a block is a blank text without other members."""
+    return type(block) is Text and (not block.text or block.text.isspace()) and not _is_rare_text(block)
 
 
 def _is_fit(block: Block) -> bool:
@@ -299,6 +328,7 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
         return None, at + 1
     count, _, called = counted[-1]
     rows = [row for row in rows if row < count]
+    messages = count - len(rows)
     valid_run = ValidRun(
         start=start,
         opens=opens,
@@ -307,7 +337,8 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
         rows=rows,
         ids=scan.ids[:called],
         names=scan.names,
-        special=[place for place in scan.special if place < count - len(rows)],
+        special=[place for place in scan.special if place < messages],
+        blanks=[place for place in scan.blanks if place < messages],
         reasons=scan.reasons,
     )
     return valid_run, at + 1

@@ -108,10 +108,11 @@ class StructureRepair:
         for valid_run in valid_runs:
             self.take_turns(turns[at : valid_run.start])
             at, pairs = valid_run.start, 0
-            if not valid_run.holds(self.history.policy):
+            if not valid_run.holds(self.history.policy, self.history.structure.observed):
                 continue
-            while not (valid_run.opens or self.history.rests) and at < valid_run.start + valid_run.turns:
-                # An earlier call still waits for its result, say.
+            end = at + valid_run.turns
+            while at < end and not (valid_run.opens or self.history.settles_within(valid_run, pairs)):
+                # An earlier call waits for its result longer than the rest of the run is, say.
                 pairs += 1
                 behind = valid_run.start + valid_run.counted[pairs][0]
                 self.take_turns(turns[at:behind])
@@ -150,9 +151,8 @@ class StructureRepair:
 
     def _skip(self, turns: Sequence[Turn], valid_run: ValidRun) -> None:
         """Take the turns of a run that is valid as is."""
-        self.history.skip(valid_run, turns)
+        messages = self.history.skip(valid_run, turns)
         self._settle_messages()
-        messages = valid_run.messages(turns)
         self.shared.ids += [message.id for message in messages]
         run = RunMessages(messages, valid_run.names, frozenset(valid_run.special))
         for part in self.parts.values():

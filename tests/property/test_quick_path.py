@@ -65,6 +65,58 @@ def test_separate_result_messages_give_the_same_request(target, messages):
     assert_same_without_quick_path(messages, target)
 
 
+def _call(name):
+    return {"type": "tool_use", "id": name, "name": "read", "input": {}}
+
+
+def _result(name):
+    return {"type": "tool_result", "tool_use_id": name, "content": f"of {name}"}
+
+
+def _text(text):
+    return {"type": "text", "text": text}
+
+
+@st.composite
+def histories_with_broken_places(draw):
+    """Valid histories that are long enough for every call to expire, with a few defects."""
+    messages = [{"role": "user", "content": [_text("begin")]}]
+    for number in range(draw(st.integers(3, 16))):
+        calls = [f"call_{number}_{at}" for at in range(draw(st.integers(0, 2)))]
+        said = [_text("well")] if not calls or draw(st.booleans()) else []
+        asked = [_text("go on")] if not calls or draw(st.booleans()) else []
+        messages.append({"role": "assistant", "content": [*said, *map(_call, calls)]})
+        messages.append({"role": "user", "content": [*map(_result, calls), *asked]})
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(messages) - 1))
+        content = messages[at]["content"]
+        place = draw(st.integers(0, len(content)))
+        defect = draw(st.sampled_from(["block lost", "message lost", "blank", "repeated", "reversed", "stray", "late"]))
+        if defect == "message lost" and len(messages) > 1:
+            del messages[at]
+        elif defect == "repeated":
+            messages.insert(at, messages[at])
+        else:
+            earlier = messages[draw(st.integers(0, at))]["content"]
+            added = {"blank": [_text(" ")], "stray": [_result("other")], "late": earlier}.get(defect, [])
+            kept = content[:place] + added + content[place + (defect == "block lost") :]
+            messages[at] = messages[at] | {"content": kept[::-1] if defect == "reversed" else kept}
+    return messages
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@settings(max_examples=100 * SCALE)
+@given(messages=histories_with_broken_places(), policy=policies)
+def test_runs_around_broken_places_give_the_same_request(target, messages, policy):
+    assert_same_without_quick_path(messages, target, policy)
+
+
+@settings(max_examples=60 * SCALE)
+@given(messages=histories_with_broken_places(), policy=policies)
+def test_incremental_requests_with_broken_places_equal_the_whole_one(messages, policy):
+    Kit("anthropic", policy).incremental(messages)
+
+
 @settings(max_examples=60 * SCALE)
 @given(messages=perturbed_histories(), policy=policies)
 def test_incremental_and_whole_requests_are_equal(messages, policy):
@@ -89,11 +141,12 @@ TWO = [
     [
         ([{"role": "user", "content": ""}], [7, 4]),
         # What precedes an answer is settled if a text of the answer stays.
-        ([HELLO[0], blank("well"), HELLO[0]], [9, 6]),
+        ([HELLO[0], blank("well"), HELLO[0]], [17]),
         ([HELLO[0], blank(" "), HELLO[0]], [7, 6]),
         ([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}], [7, 6]),
-        # A call without its result is waited for through eight exchanges, that is four pairs.
-        ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 4]),
+        # A call without its result is waited for through eight turns, which the run after it has or has not.
+        ([{"role": "user", "content": "one"}, {"role": "assistant", "content": [CALL]}, *HELLO[:7]], [9, 12]),
+        ([HELLO[0], {"role": "assistant", "content": [CALL]}, HELLO[0]], [9]),
         # Several results in separate messages become one message, without a repair.
         ([HELLO[0], *TWO], [18]),
     ],
