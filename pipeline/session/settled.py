@@ -131,6 +131,7 @@ class SettledPart:
             self.state = written.state
             self.chunks.append(written.data)
             self.rows += written.origins or turns[at : written.end]
+            self.fixes += written.fixes
             length += len(written.data)
             at = written.end
             if at < stop:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from reknit.pipeline.fixes import Fix
 from reknit.pipeline.model import Turn
 from reknit.pipeline.targets import Dialect, Row
 
@@ -57,16 +58,18 @@ class EncodedRun(Struct, frozen=True, kw_only=True):
         state: the target's state after them.
         end: the index after the last one.
         origins: the origins of each, for a target that does not write each turn as one message.
+        fixes: the target's own repairs of them.
     """
 
     data: bytes
     state: Any
     end: int
     origins: Sequence[Origins] = ()
+    fixes: Sequence[Fix] = ()
 
 
 EncodeValidRun: TypeAlias = Callable[[RunMessages, range, Any], EncodedRun | None]
-"""Writes the first messages of a part of a run that need no change, after a state; None if the first one needs one."""
+"""Writes the first messages of a part of a run, after a state; None if the first one needs work on single blocks."""
 
 
 def valid_run_encoder(dialect: Dialect) -> EncodeValidRun | None:

@@ -111,6 +111,32 @@ def test_runs_around_broken_places_give_the_same_request(target, messages, polic
     assert_same_without_quick_path(messages, target, policy)
 
 
+def in_geminis_shape(messages):
+    """The same in Gemini's shape; every part has an id."""
+
+    def part(block):
+        if "input" in block:
+            return {"functionCall": {"id": block["id"], "name": "read", "args": {}}}
+        if "tool_use_id" in block:
+            named = {"id": block["tool_use_id"], "name": "read"}
+            return {"functionResponse": {**named, "response": {"result": block["content"]}}}
+        return {"text": block["text"]}
+
+    return [
+        {"role": "model" if turn["role"] == "assistant" else "user", "parts": [part(each) for each in turn["content"]]}
+        for turn in messages
+    ]
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+@pytest.mark.parametrize("model", ["gemini-2.5-pro", "gemini-3-pro"])
+@settings(max_examples=100 * SCALE)
+@given(messages=histories_with_broken_places(), mend=st.sampled_from([{}, {"mend": {"signature_skipped": "observe"}}]))
+def test_each_model_of_gemini_gets_the_same_request(model, is_own, messages, mend):
+    messages = in_geminis_shape(messages) if is_own else messages
+    assert_same_without_quick_path(messages, "gemini", mend, {"model": model})
+
+
 @settings(max_examples=60 * SCALE)
 @given(messages=histories_with_broken_places(), policy=policies)
 def test_incremental_requests_with_broken_places_equal_the_whole_one(messages, policy):

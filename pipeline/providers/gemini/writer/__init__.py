@@ -34,11 +34,13 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
 )
 from reknit.pipeline.providers.gemini.writer.models import fit_to_gemini
 from reknit.pipeline.providers.gemini.writer.settings import own_settings
+from reknit.pipeline.providers.gemini.writer.valid_run import WrittenContents
 from reknit.pipeline.targets import Encoded, ListDialect, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadWriter, WrittenHead
 from reknit.pipeline.targets.schemas import COMBINATORS
 from reknit.pipeline.targets.settings import mapped
 from reknit.pipeline.targets.signatures import endpoint_of
+from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 from reknit.pipeline.text.flatten import PromptText
 
 _GROUP: Final = "generationConfig."
@@ -229,6 +231,28 @@ class GeminiDialect(ListDialect):
             rows=[row(part.piece, f"contents.{state.count}.parts.{at}") for at, part in enumerate(parts)],
             fixes=book.fixes,
             dropped=book.dropped,
+        )
+
+    def encode_valid_run(self, run: RunMessages, part: range, state: GeminiProgress) -> EncodedRun | None:
+        """Write the messages of a valid run as they are, if their functions' names can stay."""
+        if state.held or any(function_name(name) != name for name in run.names):
+            return None
+        written = WrittenContents(
+            count=state.count,
+            calls=state.calls,
+            unnamed=state.unnamed,
+            newer=self._newer,
+            book=FixLog(NAME, self._observed),
+        )
+        written.write(run, part)
+        if not written.contents:
+            return None
+        return EncodedRun(
+            data=written.data,
+            state=GeminiProgress(written.count, written.calls, written.unnamed),
+            end=part.start + len(written.contents),
+            origins=written.origins,
+            fixes=written.book.fixes,
         )
 
 

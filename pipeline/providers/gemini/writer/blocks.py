@@ -357,7 +357,7 @@ def _medium(medium: Image | Document | Unknown) -> dict[str, Any]:
 
 def _response(result: ToolResult) -> dict[str, Any]:
     """A result's text under a key of its own; an object that came from Gemini's shape goes back as it is."""
-    words = _words(result)
+    words = words_of(result)
     if isinstance(result.issuer, Issuer) and result.issuer.provider == NAME and not result.is_error:
         try:
             return dict(msgspec.json.decode(words, type=dict[str, Raw]))
@@ -366,7 +366,8 @@ def _response(result: ToolResult) -> dict[str, Any]:
     return {"error" if result.is_error else "result": words}
 
 
-def _words(result: ToolResult) -> str:
+def words_of(result: ToolResult) -> str:
+    """Return the text of a result, each of its texts on lines of its own."""
     if isinstance(result.content, list):
         return "\n".join(part.text for part in result.content if isinstance(part, Text))
     return result.content or ""
