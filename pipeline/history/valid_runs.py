@@ -52,6 +52,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
         names: the names of the called tools.
         special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text, or
             the result of an error.
+        thoughts: the indexes of those among them that are special only for reasoning.
         blanks: the indexes among ``messages`` of those with blank texts besides other content. Repair drops the texts.
         reasons: whether they hold thinking.
     """
@@ -64,6 +65,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
     ids: list[str]
     names: set[str]
     special: list[int]
+    thoughts: list[int]
     blanks: list[int]
     reasons: bool
 
@@ -93,6 +95,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
             rows=[at - behind for at in self.rows if at >= behind],
             ids=self.ids[calls:],
             special=[at - 2 * pairs for at in self.special if at >= 2 * pairs],
+            thoughts=[at - 2 * pairs for at in self.thoughts if at >= 2 * pairs],
             blanks=[at - 2 * pairs for at in self.blanks if at >= 2 * pairs],
         )
 
@@ -122,7 +125,7 @@ def _joined(turns: Sequence[Turn]) -> Turn:
 class _Scan:
     """The state of a scan for one run. No call may have an id that is ``known`` from an earlier turn."""
 
-    __slots__ = ("_is_sound", "_known", "blanks", "ids", "names", "reasons", "special")
+    __slots__ = ("_is_sound", "_known", "blanks", "ids", "names", "reasons", "special", "thoughts")
 
     def __init__(self, known: set[str], is_sound: IsSound) -> None:
         self._known = known
@@ -130,6 +133,7 @@ class _Scan:
         self.ids: list[str] = []
         self.names: set[str] = set()
         self.special: list[int] = []
+        self.thoughts: list[int] = []
         self.blanks: list[int] = []
         self.reasons = False
 
@@ -138,7 +142,7 @@ class _Scan:
         if turn.role != "assistant" or turn.ids_made:
             return None
         calls: dict[str, str] = {}
-        special, says, blank = False, False, False
+        special, says, blank, thinks = False, False, False, False
         if turn.incomplete:
             return None
         block: Any  # looked at by its class, for speed
@@ -168,7 +172,7 @@ class _Scan:
                 calls[call] = name
                 rare = _is_rare_call(block)
             elif kind is Thinking or kind is RedactedThinking:
-                special = self.reasons = True
+                thinks = True
                 rare = _is_rare_thinking(block) if kind is Thinking else _is_rare_redacted(block)
             else:
                 return None
@@ -178,7 +182,12 @@ class _Scan:
                 special = True
         if not (says or calls):
             return None
-        self._note(at, special=special or turn.own is not UNSET, blank=blank)
+        special = special or turn.own is not UNSET
+        if thinks:
+            self.reasons = True
+            if not special:
+                self.thoughts.append(at)
+        self._note(at, special=special or thinks, blank=blank)
         return calls
 
     def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
@@ -338,6 +347,7 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
         ids=scan.ids[:called],
         names=scan.names,
         special=[place for place in scan.special if place < messages],
+        thoughts=[place for place in scan.thoughts if place < messages],
         blanks=[place for place in scan.blanks if place < messages],
         reasons=scan.reasons,
     )

@@ -154,7 +154,7 @@ class StructureRepair:
         messages = self.history.skip(valid_run, turns)
         self._settle_messages()
         self.shared.ids += [message.id for message in messages]
-        run = RunMessages(messages, valid_run.names, frozenset(valid_run.special))
+        run = RunMessages(messages, valid_run.names, frozenset(valid_run.special), frozenset(valid_run.thoughts))
         for part in self.parts.values():
             self.settled_bytes += part.settle_valid_run(run)
 

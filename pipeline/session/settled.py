@@ -132,6 +132,7 @@ class SettledPart:
             self.chunks.append(written.data)
             self.rows += written.origins or turns[at : written.end]
             self.fixes += written.fixes
+            self.dropped += written.dropped
             length += len(written.data)
             at = written.end
             if at < stop:

@@ -5,23 +5,52 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
-from reknit.pipeline.model import Turn
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, TrackedBlock
+from reknit.pipeline.model import RedactedThinking, Thinking, Turn
 from reknit.pipeline.targets import Dialect, Row
+
+ReasoningFault: TypeAlias = Callable[[Thinking | RedactedThinking, Turn], str]
+"""Returns the code of the fix that drops reasoning of a turn; ``""`` if the target may take it."""
 
 
 class RunMessages(Struct, frozen=True):
     """The turns of a valid run. Each is one message.
 
     ``names`` are the tools that they call; ``special`` are the indexes of those that hold more than plain text, calls,
-    and results of text, or the result of an error.
+    and results of text, or the result of an error; ``thoughts`` are those of them that only hold reasoning in addition.
     """
 
     turns: Sequence[Turn]
     names: Collection[str]
     special: Collection[int]
+    thoughts: Collection[int]
+
+    def plain_turn(self, at: int, fault: ReasoningFault, book: FixLog) -> Turn | None:
+        """Return a turn of plain content: unchanged, or without reasoning, all of which the target drops; or None.
+
+        The book is only asked. `drop_reasoning` records the fixes of a turn that is written.
+        """
+        turn = self.turns[at]
+        if at not in self.special:
+            return turn
+        if at not in self.thoughts:
+            return None
+        codes = [fault(block, turn) for block in turn.blocks if isinstance(block, Thinking | RedactedThinking)]
+        if not all(code and book.makes(code) for code in codes):
+            return None
+        placed = zip(turn.blocks, input_paths(turn), strict=True)
+        kept = [(block, path) for block, path in placed if not isinstance(block, Thinking | RedactedThinking)]
+        return structs.replace(turn, blocks=tuple(block for block, _ in kept), paths=tuple(path for _, path in kept))
+
+
+def drop_reasoning(turn: Turn, fault: ReasoningFault, book: FixLog) -> None:
+    """Record that the reasoning of a turn is dropped."""
+    for block, path in zip(turn.blocks, input_paths(turn), strict=True):
+        if isinstance(block, Thinking | RedactedThinking):
+            book.drop(fault(block, turn), TrackedBlock(block, turn.index, path))
 
 
 class PlacedTurn(Struct, frozen=True):
@@ -59,6 +88,7 @@ class EncodedRun(Struct, frozen=True, kw_only=True):
         end: the index after the last one.
         origins: the origins of each, for a target that does not write each turn as one message.
         fixes: the target's own repairs of them.
+        dropped: the entries of the blocks that it dropped.
     """
 
     data: bytes
@@ -66,6 +96,7 @@ class EncodedRun(Struct, frozen=True, kw_only=True):
     end: int
     origins: Sequence[Origins] = ()
     fixes: Sequence[Fix] = ()
+    dropped: Sequence[LedgerEntry] = ()
 
 
 EncodeValidRun: TypeAlias = Callable[[RunMessages, range, Any], EncodedRun | None]

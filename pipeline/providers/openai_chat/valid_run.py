@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from reknit.pipeline.model import Text, ToolResult, ToolUse, Turn
+from reknit.pipeline.history.pieces import FixLog
+from reknit.pipeline.model import RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import MessageOptions, ModelOptions
-from reknit.pipeline.providers.openai.writer import content_of, result_content
+from reknit.pipeline.providers.openai.writer import content_of, reasoning_fault, result_content
 from reknit.pipeline.targets import Row
-from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, input_paths
+from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, drop_reasoning, input_paths
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,7 +47,7 @@ class _User(Struct, tag_field="role", tag="user"):
 
 
 def written_in_one_pass(
-    run: RunMessages, part: range, count: int, options: MessageOptions, model: ModelOptions
+    run: RunMessages, part: range, count: int, options: MessageOptions, model: ModelOptions, *, book: FixLog
 ) -> tuple[bytes, list[PlacedTurn], int]:
     """Write the first messages of a part of a valid run that the model takes as they are.
 
@@ -56,20 +57,27 @@ def written_in_one_pass(
         count: the number of messages of the body before them.
         options: the target's options.
         model: the model's options.
+        book: receives the fixes of reasoning that is dropped.
 
     Returns:
         The messages, joined by commas; the origins of each turn; and the number of the body's messages after them.
     """
     written: list[Any] = []
     rows: list[PlacedTurn] = []
+
+    def fault(block: Thinking | RedactedThinking, _: Turn) -> str:
+        return reasoning_fault(block, options)
+
     for at in part:
-        if at in run.special:
+        turn, before = run.plain_turn(at, fault, book), len(written)
+        if turn is None:
             break
-        turn, before = run.turns[at], len(written)
         add = _add_assistant if turn.role == "assistant" else _add_user
         if not add(written, turn, options, model):
             del written[before:]
             break
+        if turn is not run.turns[at]:
+            drop_reasoning(run.turns[at], fault, book)
         rows.append(PlacedTurn(turn, count + before, _rows))
     return _encode(written)[1:-1], rows, count + len(written)
 

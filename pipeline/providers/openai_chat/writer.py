@@ -117,11 +117,20 @@ class ChatDialect(OpenAIDialect):
         if any(tool_name(name) != name for name in run.names):
             return None
         first = [] if state.count else self.system
-        data, origins, count = written_in_one_pass(run, part, state.count + len(first), self._options, self._model)
+        book = FixLog(self._options.target, self._options.observed)
+        data, origins, count = written_in_one_pass(
+            run, part, state.count + len(first), self._options, self._model, book=book
+        )
         if not origins:
             return None
-        data = b",".join([*map(encode, first), data])
-        return EncodedRun(data=data, state=ChatProgress(count), end=part.start + len(origins), origins=origins)
+        return EncodedRun(
+            data=b",".join([*map(encode, first), data]),
+            state=ChatProgress(count),
+            end=part.start + len(origins),
+            origins=origins,
+            fixes=book.fixes,
+            dropped=book.dropped,
+        )
 
     def _assistant(
         self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool

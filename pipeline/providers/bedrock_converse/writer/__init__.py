@@ -40,7 +40,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     unpaired_halves,
 )
 from reknit.pipeline.providers.bedrock_converse.writer.settings import own_form, own_settings, with_own_form
-from reknit.pipeline.providers.bedrock_converse.writer.unchanged import piece_stays, written_as_they_are
+from reknit.pipeline.providers.bedrock_converse.writer.unchanged import piece_stays, written_in_one_pass
 from reknit.pipeline.targets import (
     Encoded,
     Ending,
@@ -357,9 +357,18 @@ class ConverseDialect(ListDialect):
         """Write the messages of a valid run, if their tools' names can stay and nothing is put between or into them."""
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
-        data, count = written_as_they_are(run, part, self._model, self._endpoint, void_of(self._void, NAME))
-        next_state = structs.replace(state, count=state.count + count)
-        return EncodedRun(data=data, state=next_state, end=part.start + count) if count else None
+        book, void = FixLog(NAME, self._observed), void_of(self._void, NAME)
+        data, turns = written_in_one_pass(run, part, self._model, self._endpoint, void, book=book)
+        if not turns:
+            return None
+        return EncodedRun(
+            data=data,
+            state=structs.replace(state, count=state.count + len(turns)),
+            end=part.start + len(turns),
+            origins=turns,
+            fixes=book.fixes,
+            dropped=book.dropped,
+        )
 
     def encode_ending(
         self, messages: Sequence[Message], state: ConverseProgress, settled: int, *, final: bool

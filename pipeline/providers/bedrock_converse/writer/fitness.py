@@ -323,18 +323,22 @@ def reasoning_stays(turn: Turn, model: str, endpoint: Endpoint, void: Void = NOT
     for block in turn.blocks:
         if not isinstance(block, (Thinking, RedactedThinking)):
             others += 1
-        elif others or _fault(block, model, endpoint) or is_void(void, turn.index):
+        elif others or reasoning_fault(block, turn.index, model, endpoint, void):
             return False
     return others > 0
 
 
 def _fault_in(piece: TrackedBlock, changed: Collection[int], model: str, endpoint: Endpoint, void: Void) -> str:
-    fault = _fault(piece.block, model, endpoint) or ("reasoning_foreign" if is_void(void, piece.turn) else "")
+    fault = reasoning_fault(piece.block, piece.turn, model, endpoint, void)
     return fault or ("thinking_of_changed_turn" if piece.turn in changed else "")
 
 
+def reasoning_fault(block: Block, index: int, model: str, endpoint: Endpoint, void: Void) -> str:
+    """Return the code of the fix that drops reasoning of the message of an index; ``""`` if it may be sent back."""
+    return _fault(block, model, endpoint) or ("reasoning_foreign" if is_void(void, index) else "")
+
+
 def _fault(block: Block, model: str, endpoint: Endpoint) -> str:
-    """Why reasoning cannot go back, as the code of a fix; ``""`` where it can."""
     assert isinstance(block, (Thinking, RedactedThinking))  # noqa: S101  the callers looked
     if "deepseek" in model:
         return "thinking_dropped"

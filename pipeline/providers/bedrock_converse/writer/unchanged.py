@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from reknit.pipeline.history.pieces import TrackedBlock
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
@@ -22,29 +22,40 @@ from reknit.pipeline.model import (
     Turn,
 )
 from reknit.pipeline.policy import Endpoint
-from reknit.pipeline.providers.bedrock_converse.wire import Message, is_empty_error, written_message
+from reknit.pipeline.providers.bedrock_converse.wire import is_empty_error, written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import tool_name
-from reknit.pipeline.providers.bedrock_converse.writer.fitness import reasoning_stays
+from reknit.pipeline.providers.bedrock_converse.writer.fitness import reasoning_fault, reasoning_stays
 from reknit.pipeline.targets.bound import NOT_VOID, Void
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import image_stays
-from reknit.pipeline.targets.valid_run import RunMessages
+from reknit.pipeline.targets.valid_run import RunMessages, drop_reasoning
 
 _encode = msgspec.json.Encoder().encode
 
 
-def written_as_they_are(
-    run: RunMessages, part: range, model: str, endpoint: Endpoint, void: Void = NOT_VOID
-) -> tuple[bytes, int]:
-    """The first messages of a part of a valid run that stay as they are, joined by commas; and their number."""
-    messages: list[Message] = []
+def written_in_one_pass(
+    run: RunMessages, part: range, model: str, endpoint: Endpoint, void: Void = NOT_VOID, *, book: FixLog
+) -> tuple[bytes, list[Turn]]:
+    """Write the first messages of a part of a valid run that stay as they are, or only lose all their reasoning.
+
+    Return the messages, joined by commas, and the turns as they are written; ``book`` receives the fixes.
+    """
+
+    def fault(block: Block, turn: Turn) -> str:
+        return reasoning_fault(block, turn.index, model, endpoint, void)
+
+    turns: list[Turn] = []
     for at in part:
         turn = run.turns[at]
         if at in run.special and not _turn_stays(turn, model, endpoint, void):
-            break
-        messages.append(written_message(turn.role, turn.blocks))
-    return _encode(messages)[1:-1], len(messages)
+            plain = run.plain_turn(at, fault, book)
+            if plain is None:
+                break
+            drop_reasoning(turn, fault, book)
+            turn = plain
+        turns.append(turn)
+    return _encode([written_message(turn.role, turn.blocks) for turn in turns])[1:-1], turns
 
 
 # The members that Converse has no place for, in blocks that are written as they are. The exempt ones are content.

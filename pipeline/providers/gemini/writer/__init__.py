@@ -26,6 +26,7 @@ from reknit.pipeline.providers.gemini.writer.blocks import (
     GeminiBlockAdapter,
     function_name,
     in_order,
+    reasoning_fault,
     shows_id,
     signed,
     unfit_reasoning,
@@ -243,6 +244,7 @@ class GeminiDialect(ListDialect):
             unnamed=state.unnamed,
             newer=self._newer,
             book=FixLog(NAME, self._observed),
+            fault=lambda block, _: reasoning_fault(block, self._model, self._endpoint),
         )
         written.write(run, part)
         if not written.contents:
@@ -253,6 +255,7 @@ class GeminiDialect(ListDialect):
             end=part.start + len(written.contents),
             origins=written.origins,
             fixes=written.book.fixes,
+            dropped=written.book.dropped,
         )
 
 

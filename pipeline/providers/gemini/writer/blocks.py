@@ -68,16 +68,20 @@ def unfit_reasoning(message: Message, model: str | None, endpoint: Endpoint) -> 
     unfit: dict[int, str] = {}
     for at, piece in enumerate(message.pieces):
         block = piece.block
-        if isinstance(block, RedactedThinking):
-            unfit[at] = "thinking_foreign"
-        elif isinstance(block, Thinking):
-            if not is_issued_by(block, {NAME}, model):
-                unfit[at] = "thinking_foreign"
-            elif has_foreign_signature(block, endpoint):
-                unfit[at] = "reasoning_foreign"
-            elif not (block.signature or block.thinking.strip()):
-                unfit[at] = "thinking_empty"
+        if isinstance(block, Thinking | RedactedThinking):
+            code = reasoning_fault(block, model, endpoint)
+            if code:
+                unfit[at] = code
     return unfit
+
+
+def reasoning_fault(block: Thinking | RedactedThinking, model: str | None, endpoint: Endpoint) -> str:
+    """Return the code of the fix that drops reasoning; ``""`` if it is Gemini's."""
+    if isinstance(block, RedactedThinking) or not is_issued_by(block, {NAME}, model):
+        return "thinking_foreign"
+    if has_foreign_signature(block, endpoint):
+        return "reasoning_foreign"
+    return "" if block.signature or block.thinking.strip() else "thinking_empty"
 
 
 def signed(pieces: list[TrackedBlock], content: int, book: FixLog, *, placeholders: bool) -> list[Signed]:

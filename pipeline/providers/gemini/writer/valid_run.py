@@ -16,7 +16,7 @@ from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.model import Text, ToolResult, ToolUse, Turn
 from reknit.pipeline.providers.gemini.writer.blocks import PLACEHOLDER, words_of
 from reknit.pipeline.targets import Row
-from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, input_paths
+from reknit.pipeline.targets.valid_run import PlacedTurn, ReasoningFault, RunMessages, drop_reasoning, input_paths
 
 _encode = msgspec.json.Encoder().encode
 
@@ -68,7 +68,8 @@ class WrittenContents(Struct, kw_only=True):
         calls: the functions' names of the last calls by the calls' ids, as the responses need them.
         unnamed: the ids of those calls that were written without their id.
         newer: the model takes ids of any shape, and refuses calls without a signature.
-        book: the fixes of calls that get a placeholder for their signature.
+        book: the fixes: reasoning that is dropped, and calls that get a placeholder for their signature.
+        fault: returns why reasoning cannot go back.
         contents: the contents.
         origins: the origins of each turn.
     """
@@ -78,17 +79,20 @@ class WrittenContents(Struct, kw_only=True):
     unnamed: frozenset[str]
     newer: bool
     book: FixLog
+    fault: ReasoningFault
     contents: list[_Content] = []
     origins: list[PlacedTurn] = []
 
     def write(self, run: RunMessages, part: range) -> None:
-        """Write the first messages of a part of a run that the API takes as they are, but for a placeholder."""
+        """Write the first messages of a part of a run that need no work on single blocks."""
         rows = _rows_with_placeholder if self._adds_placeholders else _rows
         for at in part:
-            turn = run.turns[at]
-            if at in run.special:
+            turn = run.plain_turn(at, self.fault, self.book)
+            if turn is None:
                 break
             if turn.role == "assistant":
+                if turn is not run.turns[at]:
+                    drop_reasoning(run.turns[at], self.fault, self.book)
                 content = self._assistant(turn)
             elif self._is_in_order(turn):
                 content = self._user(turn)

@@ -51,6 +51,15 @@ class OpenAIDialect(ListDialect):
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
 
 
+def reasoning_fault(reasoning: Thinking | RedactedThinking, options: MessageOptions) -> str:
+    """Return the code of the fix that drops reasoning of the assistant's; ``""`` if the model takes it."""
+    if isinstance(reasoning, RedactedThinking):
+        return "thinking_foreign"
+    if not (options.any_reasoning or is_issued_by(reasoning, options.reasoning_issuers, options.model)):
+        return "thinking_foreign"
+    return "" if reasoning.thinking.strip() else "thinking_empty"
+
+
 class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     """The blocks of one turn, for either API.
 
@@ -110,21 +119,13 @@ class OpenAIBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
     def reasoning(self, piece: TrackedBlock, reasoning: Thinking | RedactedThinking) -> TrackedBlock | None:
         """Readable reasoning goes back to its issuer: as a part, or in one field of the message, wherever it stood."""
-        if not self.speaks:
-            code = "thinking_dropped"  # the repair leaves none with the user
-        elif isinstance(reasoning, RedactedThinking) or not self._takes(reasoning):
-            code = "thinking_foreign"
-        elif not reasoning.thinking.strip():
-            code = "thinking_empty"
-        else:
+        # The repair leaves none with the user.
+        code = reasoning_fault(reasoning, self.options) if self.speaks else "thinking_dropped"
+        if not code:
             is_moved = bool(self.out) and not self.options.reasoning_parts
             return self.book.change("reasoning_joined", piece) if is_moved else piece
         self.book.drop(code, piece)
         return None
-
-    def _takes(self, reasoning: Thinking) -> bool:
-        options = self.options
-        return options.any_reasoning or is_issued_by(reasoning, options.reasoning_issuers, options.model)
 
     def call(self, piece: TrackedBlock, use: ToolUse) -> TrackedBlock:
         """A call under the id and the name that the target takes, unless it is one of the provider's own tools."""

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.history.pieces import STRIPPED, FixLog, Message, TrackedBlock, is_blank
-from reknit.pipeline.model import RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.model import Block, RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import HeadOptions, MessageOptions, Structure
 from reknit.pipeline.providers.openai.writer import (
     OpenAIBlockAdapter,
@@ -59,6 +59,7 @@ from reknit.pipeline.providers.openai_responses.writer.items import (
     led_to,
     message_item,
     output_part,
+    reasoning_fault,
     reasoning_item,
     result_item,
     takes_trailing,
@@ -358,14 +359,23 @@ class ResponsesDialect(OpenAIDialect):
         if any(tool_name(name) != name for name in run.names):
             return None
         first = [] if state.count else self.system
+        book = FixLog(NAME, self._options.observed)
         data, origins, count = written_in_one_pass(
-            run, part, state.count + len(first), self._options.parts, state.asked
+            run, part, state.count + len(first), self._options.parts, state.asked, fault=self._fault, book=book
         )
         if not origins:
             return None
-        data = b",".join([*map(encode, first), data])
-        after = structs.replace(state, count=count)
-        return EncodedRun(data=data, state=after, end=part.start + len(origins), origins=origins)
+        return EncodedRun(
+            data=b",".join([*map(encode, first), data]),
+            state=structs.replace(state, count=count),
+            end=part.start + len(origins),
+            origins=origins,
+            fixes=book.fixes,
+            dropped=book.dropped,
+        )
+
+    def _fault(self, block: Block, _: Turn) -> str:
+        return reasoning_fault(block, self._model, self._endpoint, stored=self._stored)
 
     def encode_ending(
         self, messages: Sequence[Message], state: ResponsesProgress, settled: int, *, final: bool

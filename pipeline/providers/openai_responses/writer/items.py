@@ -198,7 +198,7 @@ def unfit_reasoning(
         if isinstance(piece.block, (Text, ToolUse)):
             last = at
         elif is_reasoning_block(piece.block):
-            code = piece.code or _fault(piece, model, endpoint, stored=stored)
+            code = piece.code or reasoning_fault(piece.block, model, endpoint, stored=stored)
             if code:
                 unfit[at] = code
             else:
@@ -247,8 +247,8 @@ def item_id(block: Block) -> bool:
     return not isinstance(block, Unknown) and "id" in own_members(block.own)
 
 
-def _fault(piece: TrackedBlock, model: str | None, endpoint: Endpoint, *, stored: bool) -> str:
-    block = piece.block
+def reasoning_fault(block: Block, model: str | None, endpoint: Endpoint, *, stored: bool) -> str:
+    """Return the code of the fix that drops reasoning; ``""`` if it may be sent back."""
     if not isinstance(block, Unknown) and not is_issued_by(block, OWN, model):
         return "thinking_foreign"
     if is_foreign(_seal(block), endpoint):

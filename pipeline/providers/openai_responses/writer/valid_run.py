@@ -12,12 +12,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from reknit.pipeline.history.pieces import FixLog
 from reknit.pipeline.model import Text, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import Parts
 from reknit.pipeline.providers.openai.writer import content_of, result_content
 from reknit.pipeline.providers.openai_responses.writer.items import output_part
 from reknit.pipeline.targets import Row
-from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, input_paths
+from reknit.pipeline.targets.valid_run import PlacedTurn, ReasoningFault, RunMessages, drop_reasoning, input_paths
 
 _encode = msgspec.json.Encoder().encode
 
@@ -39,7 +40,14 @@ class _Output(Struct, tag_field="type", tag="function_call_output"):
 
 
 def written_in_one_pass(
-    run: RunMessages, part: range, count: int, parts: Parts, asked: Container[str]
+    run: RunMessages,
+    part: range,
+    count: int,
+    parts: Parts,
+    asked: Container[str],
+    *,
+    fault: ReasoningFault,
+    book: FixLog,
 ) -> tuple[bytes, list[PlacedTurn], int]:
     """Write the first messages of a part of a valid run that the API takes as they are.
 
@@ -49,6 +57,8 @@ def written_in_one_pass(
         count: the number of items of the body before them.
         parts: the forms of blocks.
         asked: the ids of calls whose output has a type of its own.
+        fault: returns why reasoning cannot go back.
+        book: receives the fixes of reasoning that is dropped.
 
     Returns:
         The items, joined by commas; the origins of each turn; and the number of the body's items after them.
@@ -56,14 +66,16 @@ def written_in_one_pass(
     written: list[Any] = []
     rows: list[PlacedTurn] = []
     for at in part:
-        turn, before = run.turns[at], len(written)
-        if at in run.special:
+        turn, before = run.plain_turn(at, fault, book), len(written)
+        if turn is None:
             break
         if turn.role == "assistant":
             _add_assistant(written, turn)
         elif not _add_user(written, turn, parts, asked):
             del written[before:]
             break
+        if turn is not run.turns[at]:
+            drop_reasoning(run.turns[at], fault, book)
         rows.append(PlacedTurn(turn, count + before, _rows))
     return _encode(written)[1:-1], rows, count + len(written)
 
