@@ -251,6 +251,28 @@ def test_converse_takes_only_messages_that_change_out_of_the_quick_path(written_
     assert [at for at in written_one_by_one if at < len(blocks)] == careful
 
 
+ANSWER = {"role": "assistant", "content": "well"}
+
+
+@pytest.mark.parametrize(
+    ("target", "answer"),
+    [
+        # As the client libraries of both write an answer: with every member, also those without a value.
+        (
+            "openai-chat",
+            ANSWER | {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None},
+        ),
+        ("anthropic", ANSWER | {"content": [_text("well") | {"citations": None}]}),
+        ("anthropic", ANSWER | {"content": [_text("well"), CALL | {"caller": {"type": "direct"}}]}),
+    ],
+)
+def test_answers_of_client_libraries_stay_in_the_quick_path(written_one_by_one, target, answer):
+    results = [_result("t")] if "caller" in str(answer) else []
+    done = normalize([HELLO[0], answer, {"role": "user", "content": [*results, _text("and")]}, *HELLO[1:-1]], to=target)
+    assert [at for at in written_one_by_one if at < 3] == []
+    assert not done.fixes
+
+
 def test_media_beyond_a_limit_take_only_their_messages_out_of_the_quick_path(written_one_by_one):
     shown = [{"role": "user", "content": [IMAGE]}, {"role": "assistant", "content": "well"}]
     done = normalize({"messages": [*shown * 21, *HELLO[:-1]], "tools": TOOLS}, to="bedrock-converse")

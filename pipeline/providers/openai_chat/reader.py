@@ -101,7 +101,9 @@ def _turn_of(row: _Row, index: int) -> Turn | None:
         blocks, paths = (Text(text=row.content),), (f"{place}.content",)
         return Turn(role=ROLES[row.role], blocks=blocks, index=index, id=row.id, paths=paths, own=own)
     is_spoken = row.role == "assistant" or not (row.tool_calls or row.annotations is not UNSET)
-    is_usual = row.audio is row.prefix is row.partial is row.is_error is UNSET and row.function_call is None
+    # The client library of OpenAI writes every member of an answer, those without a value too.
+    has_audio = row.audio is not UNSET and not (row.role == "assistant" and bytes(row.audio) == b"null")
+    is_usual = row.prefix is row.partial is row.is_error is UNSET and row.function_call is None and not has_audio
     is_answer = row.tool_call_id is not None or row.tool_call_ids is not None or row.tool_name is not None
     return _whole_turn(row, place, index) if is_spoken and is_usual and not is_answer else None
 

@@ -383,7 +383,7 @@ def _has_issuer(block: Block) -> bool:
 _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
     {
         Text: unusual(Text, "citations"),
-        ToolUse: unusual(ToolUse, "incomplete"),
+        ToolUse: unusual(ToolUse, "caller", "incomplete"),
         ToolResult: unusual(ToolResult, "content", "is_error"),
         Thinking: unusual(Thinking, "issuer", "signature"),
         RedactedThinking: unusual(RedactedThinking, "issuer"),
