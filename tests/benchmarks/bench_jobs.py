@@ -10,6 +10,7 @@ A profile makes short functions look more expensive than they are.
 
 from __future__ import annotations
 
+import copy
 import cProfile
 import json
 import pstats
@@ -47,16 +48,30 @@ JOBS = {
 COLUMNS = [*dict.fromkeys(JOBS.values()), "other"]
 
 
-def broken(history):
-    """Return a history without the results of its first calls in each round."""
-    return [message for at, message in enumerate(history) if at % 8 != 2]
+def without_results(history, places):
+    """Return a history without the first results of the rounds that begin at these places."""
+    lost = {place + 2 for place in places}
+    return [message for at, message in enumerate(history) if at not in lost]
+
+
+def with_stray_results(history, places):
+    """Return a history in which results without a call precede these results."""
+    made = copy.deepcopy(history)
+    for place in places:
+        stray = {"type": "tool_result", "tool_use_id": f"toolu_gone_{place}", "content": "nothing"}
+        made[place + 2]["content"].insert(0, stray)
+    return made
 
 
 def documents(target):
     plain = histories.canonical(ROUNDS_OF_EIGHT)
     made = {"plain": plain} | {kind: histories.of_kind(plain, kind) for kind in histories.KINDS}
     made["own thinking"] = histories.issued(made["thinking"], target)
-    made["broken"] = broken(plain)
+    rounds = range(0, len(plain) - 1, 8)
+    made["one lost"] = without_results(plain, rounds[12:13])
+    made["one stray"] = with_stray_results(plain, rounds[12:13])
+    made["strays"] = with_stray_results(plain, rounds)
+    made["broken"] = without_results(plain, rounds)
     return {kind: json.dumps(HEAD | {"messages": messages}).encode() for kind, messages in made.items()}
 
 

@@ -78,6 +78,13 @@ def with_long_results(history):
                 block["content"] *= 10
 
 
+def with_all_members(history):
+    """Answers as Anthropic's client library writes them, with members that have no value."""
+    for message in history[1::2]:
+        for block in message["content"]:
+            block.update({"citations": None} if block["type"] == "text" else {"caller": {"type": "direct"}})
+
+
 KINDS = {
     "thinking": with_thinking,
     "images": with_images,
@@ -85,6 +92,7 @@ KINDS = {
     "parallel calls": with_parallel_calls,
     "cache marks": with_cache_marks,
     "long results": with_long_results,
+    "all members": with_all_members,
 }
 """Kinds of rich histories, by name."""
 
