@@ -148,6 +148,22 @@ def test_each_model_of_gemini_gets_the_same_request(model, is_own, messages, men
     assert_same_without_quick_path(messages, "gemini", mend, {"model": model})
 
 
+@pytest.mark.parametrize(
+    ("target", "model"),
+    [
+        ("deepseek", "deepseek-reasoner"),
+        ("moonshot", "kimi-k2-thinking"),
+        ("mistral", "magistral-medium"),
+        ("openai-chat", "glm-4.6"),
+        ("vllm", "qwen3"),
+    ],
+)
+@settings(max_examples=100 * SCALE)
+@given(messages=histories_with_broken_places(), is_own=st.booleans())
+def test_models_with_readable_reasoning_get_the_same_request(target, model, messages, is_own):
+    assert_same_without_quick_path(issued(messages, target) if is_own else messages, target, None, {"model": model})
+
+
 @settings(max_examples=60 * SCALE)
 @given(messages=histories_with_broken_places(), policy=policies)
 def test_incremental_requests_with_broken_places_equal_the_whole_one(messages, policy):

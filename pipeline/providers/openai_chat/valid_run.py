@@ -1,7 +1,7 @@
 """Messages of a valid run in Chat Completions' form, written in one pass.
 
-Turns of plain text, calls, and results of text need none of the writer's work on single blocks. A test compares the
-bytes and the ledger with those of the writer.
+Turns of plain text, calls, results of text, and reasoning in a field need none of the writer's work on single blocks. A
+test compares the bytes and the ledger with those of the writer.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def written_in_one_pass(
 
     for at in part:
         turn, before = run.plain_turn(at, fault, book), len(written)
+        if turn is None and at in run.thoughts and _keeps_reasoning(run.turns[at], options, model):
+            turn = run.turns[at]
         if turn is None:
             break
         add = _add_assistant if turn.role == "assistant" else _add_user
@@ -82,10 +84,24 @@ def written_in_one_pass(
     return _encode(written)[1:-1], rows, count + len(written)
 
 
+def _keeps_reasoning(turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
+    """Return True if all reasoning of a turn goes back in a field of its message, and precedes everything else."""
+    if model.reasoning_parts:
+        return False
+    said = False
+    for block in turn.blocks:
+        if not isinstance(block, Thinking | RedactedThinking):
+            said = True
+        elif said or reasoning_fault(block, options):
+            return False
+    return True
+
+
 def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
     """Add an assistant's message; False if the model does not take it unchanged."""
     texts: list[Text] = []
     calls: list[_Call] = []
+    thoughts: list[str] = []
     for block in turn.blocks:
         if type(block) is ToolUse:
             if options.call_id(block.id) != block.id:
@@ -93,11 +109,13 @@ def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, mode
             calls.append(_Call(block.id, _Function(block.name, bytes(block.input).decode().strip())))
         elif type(block) is Text:
             texts.append(block)
+        elif type(block) is Thinking:
+            thoughts.append(block.thinking)
     if len(calls) > 1 and model.single_call:
         return False
     content = content_of(texts, options.parts) if texts else None
-    reasoning = "" if calls and model.reasoning_required else UNSET
-    written.append(_Assistant(content, reasoning, calls or UNSET))
+    has_field = bool(thoughts) or (bool(calls) and model.reasoning_required)
+    written.append(_Assistant(content, "\n".join(thoughts) if has_field else UNSET, calls or UNSET))
     return True
 
 
@@ -134,6 +152,8 @@ def _rows(turn: Turn, first: int) -> list[Row]:
         elif type(block) is ToolResult:
             where = f"messages.{first + answered}.content"
             answered += 1
+        elif type(block) is Thinking:
+            where = f"messages.{first}.reasoning_content"
         else:
             where = f"{place}.{said}" if texts > 1 else place
             said += 1
