@@ -18,6 +18,7 @@ from reknit.pipeline.screens.content import (
     plain_text,
     readable_text,
     tool_name,
+    user_text,
 )
 from reknit.pipeline.screens.state import Block, Notice
 from reknit.topics.items import AgentError, TurnResult
@@ -158,7 +159,7 @@ def data_part(block: Block) -> Event:
     """Return an item that the protocol has no form for."""
     if block.kind == "user_message":
         value = decoded(block.entry.started.content)
-        text = block.entry.text if value is None else readable_text(value)
+        text = block.entry.text if value is None else user_text(value)
         # The program's own prompts, and those to its sub-agents, are not the user's words.
         own = {"synthetic": block.entry.started.is_synthetic, "parent": block.entry.parent}
         data = {"text": text, **{name: given for name, given in own.items() if given}}

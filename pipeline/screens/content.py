@@ -64,7 +64,12 @@ def plain_text(content: object) -> str:
 
 
 def readable_text(content: object) -> str:
-    """Return the texts of a content, and on lines of their own the JSON of blocks that are neither text nor image."""
+    """Return the texts of a content, with the JSON of blocks that are neither text nor image."""
+    return "".join(readable_block(block) for block in blocks_of(content) if not is_image(block))
+
+
+def user_text(content: object) -> str:
+    """Return the user's words: a content of texts as one text, the blocks of others as lines, without images."""
     if is_plain(content):
         return plain_text(content)
     return "\n".join(readable_block(block) for block in blocks_of(content) if not is_image(block))
