@@ -35,7 +35,7 @@ def mismatches(rows, provider):
         data = json.dumps(body).encode()
         members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         session = conversation_key(b"", CIMultiDict(), members, upstream="", target=provider).hex()
-        done = repaired(data, endpoint, Policy())
+        done = repaired(data, endpoint, Policy(), {})
         sent = SentRequest(
             session=session,
             endpoint=endpoint,

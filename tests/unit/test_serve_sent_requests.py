@@ -36,7 +36,7 @@ class Log:
             request_id=request_id or f"q{self.offset}",
             members=given,
             sent=body,
-            written=repaired(body, ENDPOINT, Policy()).written,
+            written=repaired(body, ENDPOINT, Policy(), {}).written,
             policy=more.pop("policy", Policy()),
             **more,
         )
