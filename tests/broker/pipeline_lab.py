@@ -19,6 +19,7 @@ from typing import Self, TypeAlias
 import harness
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
+from item_views import by_session, view_of, whole_items
 
 from reknit.pipeline.demo.recordings import Wait, fleet, inputs
 from reknit.pipeline.objects import Objects
@@ -37,8 +38,6 @@ from reknit.topics import (
     TOPICS,
 )
 from reknit.topics.headers import DATAREF, find_dataref
-from reknit.topics.items import AnyItem, ItemDelta
-from reknit.topics.reducer import reduce
 
 # Topic, key, value, headers.
 Row: TypeAlias = tuple[str, bytes, bytes | None, list[tuple[str, bytes]]]
@@ -349,29 +348,12 @@ def _compare(
 
 def _compare_items(made: list[Output], found: list[Record]) -> int:
     """Items may be joined otherwise from batch to batch; the view of each session and its records may not."""
-    expected, seen = _by_session(made), _by_session(found)
+    expected, seen = by_session(made), by_session(found)
     harness.compare("sessions with items", sorted(expected), sorted(seen))
     for key in expected:
-        harness.compare(("view", key), [_view(expected[key])], [_view(seen[key])])
-        whole = [
-            [msgspec.json.encode(i) for i in each if not isinstance(i, ItemDelta)]
-            for each in (expected[key], seen[key])
-        ]
-        harness.compare(("items", key), *whole)
+        harness.compare(("view", key), [view_of(expected[key])], [view_of(seen[key])])
+        harness.compare(("items", key), whole_items(expected[key]), whole_items(seen[key]))
     return len(expected)
-
-
-def _by_session(rows: Sequence[Output | Record]) -> dict[bytes, list[AnyItem]]:
-    decoder = msgspec.json.Decoder(AnyItem)
-    sessions: dict[bytes, list[AnyItem]] = {}
-    for row in rows:
-        sessions.setdefault(row.key, []).append(decoder.decode(row.value))
-    return sessions
-
-
-def _view(items: list[AnyItem]) -> bytes:
-    view = reduce(items)
-    return msgspec.json.encode([view.entries, sorted(view.retracted), view.notices, view.results, view.unrecognized])
 
 
 def _row(record: Output | Record) -> Hashable:

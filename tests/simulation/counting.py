@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec import Struct
 from simulation.violations import ViolationError, compare
 
@@ -92,7 +94,7 @@ class Job:
 
     def __init__(self, settings):
         self.states = {SOURCE: STATE}
-        self.stages = {SOURCE: Counting}
+        self.stages, self.happened = {SOURCE: Counting}, Counter()
         self._exactly_once = settings.exactly_once
         self._outputs_of = {}  # the outputs' piece of a transaction, by the changelog's
 

@@ -109,8 +109,8 @@ def plan_of(seed, *, exactly_once=True, job="counting"):
     choices = CHOICES if job == "counting" else CHOICES | SESSION_CHOICES
     drawn = {name: stream.choice(found) for name, found in choices.items()}
     settings = Settings(exactly_once=exactly_once, job=job, **drawn)
-    row = _row if job == "counting" else _SessionRows(stream)
-    rows = [row(stream) for _ in range(4 + stream.below(36))]
+    row, most = (_row, 36) if job == "counting" else (_SessionRows(stream), 60)
+    rows = [row(stream) for _ in range(4 + stream.below(most))]
     faults = [FAULTS[stream.below(len(FAULTS))](stream) for _ in range(1 + stream.below(6))]
     if not exactly_once:  # without a fence, workers that are cut off or stopped are the interesting ones
         faults += [stream.choice([_outage, _freeze])(stream) for _ in range(2)]

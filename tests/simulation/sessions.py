@@ -7,10 +7,13 @@ the end. State may be written in other pieces from run to run. It is compared by
 from __future__ import annotations
 
 import json
+from collections import Counter
+from itertools import pairwise
 
 import claude_lines as cli
 import msgspec
 from build import answered, call, said, user
+from item_views import by_session, view_of, whole_items
 from msgspec import Struct, structs
 from simulation.violations import compare
 
@@ -30,14 +33,12 @@ from reknit.topics import (
     SESSION_ITEMS,
     TURNS_STATE,
 )
-from reknit.topics.items import AnyItem
-from reknit.topics.reducer import reduce
 
 SESSIONS = 4
+_RESULT = {"type": "result", "subtype": "success", "is_error": False, "result": "Done."}
 _STATES = {AGENT_TURNS: TurnStates, PROVIDER_EVENTS: EventStates}
 # Records of which each session's are compared in order. Sessions interleave otherwise from run to run.
 _COMPARED = (PROVIDER_REQUESTS, HISTORY_FIXES, DEAD_LETTERS, AGENT_TURNS, PROVIDER_EVENTS)
-_decode_item = msgspec.json.Decoder(AnyItem).decode
 
 
 class Piece(Struct, frozen=True):
@@ -58,7 +59,7 @@ class Script:
 
     def next(self, key):
         self._count += 1
-        return self._line(key) if self._stream.fraction() < 0.4 else self._turn(self._count)
+        return self._line(key) if self._stream.fraction() < 0.5 else self._turn(self._count)
 
     def _turn(self, number):
         """Return a turn, or an event of a session's life. Failures, releases and ends are frequent."""
@@ -68,24 +69,28 @@ class Script:
     def _line(self, key):
         lines = self._lines.get(key, [])
         if not lines or self._stream.fraction() < 0.05:  # the run is cut, and another one begins
-            run = ("run", f"r{self._count}")
-            pieces = [
-                Piece(PROVIDER_EVENTS, json.dumps(line), (("source", "claude-cli"), run)) for line in _run(run[1])
-            ]
-            end = Piece(
-                PROVIDER_EVENTS, "", (("source", "claude-cli"), run, ("exit", self._stream.choice(["0", "137"])))
-            )
+            name = f"r{self._count}"
+            headers = (("source", "claude-cli"), ("run", name))
+            run = self._stream.choice([_short_run, _long_run])
+            pieces = [Piece(PROVIDER_EVENTS, json.dumps(line), headers) for line in run(name)]
+            end = Piece(PROVIDER_EVENTS, "", (*headers, ("exit", self._stream.choice(["0", "137"]))))
             lines = self._lines[key] = [*pieces, end]
         return lines.pop(0)
 
 
-def _run(name):
+def _short_run(name):
+    """Return the lines of a run with one message, which is not streamed."""
+    message = cli.whole(f"m{name}", cli.said("Done."), uuid=f"{name}-0", session_id="s")
+    return [message, _RESULT | {"session_id": "s", "uuid": f"{name}-1"}]
+
+
+def _long_run(name):
     """Return the lines of a run with a message that calls a tool, and one after its result."""
     pieces = [cli.start(f"m1{name}"), *cli.text("Looking "), cli.end(), *cli.call(f"t{name}", '{"command":"ls"}', 1)]
     pieces += [cli.end(1), cli.finish("tool_use"), cli.stop()]
     pieces += [{"type": "user", "message": answered(f"t{name}", "bin etc")}]
     pieces += [cli.start(f"m2{name}"), *cli.text("Two folders."), cli.end(), cli.finish("end_turn"), cli.stop()]
-    pieces += [{"type": "result", "subtype": "success", "is_error": False, "result": "Two folders."}]
+    pieces += [_RESULT]
     return [piece | {"session_id": "s", "uuid": f"{name}-{at}"} for at, piece in enumerate(pieces)]
 
 
@@ -93,7 +98,10 @@ def _appended(message, **more):
     return json.dumps({"type": "turn.appended", "message": message, **more})
 
 
-_OPENED = {"type": "session.opened", "targets": ["anthropic", "openai-chat"]}
+def _opened(**policy):
+    return json.dumps({"type": "session.opened", "targets": ["anthropic", "openai-chat"], "policy": policy})
+
+
 _TURNS = (
     *[lambda number, _: _appended(user(f"question {number}"))] * 4,
     *[lambda number, _: _appended(said(f"answer {number}"))] * 2,
@@ -103,9 +111,8 @@ _TURNS = (
     lambda number, _: _appended({"role": "nobody", "content": str(number)}),
     lambda number, _: f"no JSON: {number}",
     *[lambda _number, _earlier: json.dumps({"type": "session.released"})] * 2,
-    lambda _, earlier: json.dumps(_OPENED | {"policy": {"expires_after": 1 + earlier % 3, "record_assistant": True}}),
-    lambda _number, _earlier: json.dumps({"type": "session.forgotten"}),
-    lambda _number, _earlier: json.dumps({"type": "session.closed"}),
+    *[lambda _, earlier: _opened(expires_after=earlier % 4, record_assistant=True)] * 3,
+    lambda _, earlier: json.dumps({"type": ("session.forgotten", "session.closed", "session.closed")[earlier % 3]}),
 )
 
 
@@ -117,6 +124,7 @@ class Job:
         params = {"max_tokens": msgspec.Raw(b"1024")}
         on_dead_letter = settings.on_dead_letter
         self.stages = stages(Defaults(model="claude-sonnet-4-5", params=params, on_dead_letter=on_dead_letter))
+        self.happened = Counter()
         self._exactly_once, self._format = settings.exactly_once, settings.formats[0]
 
     def note_commit(self, by_topic):
@@ -124,8 +132,7 @@ class Job:
 
     def is_due(self, read, number):
         """True if a release of a parked session is in progress."""
-        state = _folded(read(TURNS_STATE, number))
-        return any(key.startswith(RELEASE) for key in state)
+        return any(key.startswith(RELEASE) for key in _folded(read(TURNS_STATE, number)))
 
     def check(self, read, number, *, is_compacted):
         """Check the results of a partition; ``read`` returns the records of a topic in it."""
@@ -138,12 +145,32 @@ class Job:
             self._check_state(source, number, undisturbed, state, records)
         for topic in _COMPARED:
             compare(topic, number, self._rows(topic, made), self._rows(topic, found[topic]))
-        _compare_items(number, [output for output in made if output.topic == SESSION_ITEMS], found[SESSION_ITEMS])
+        self._compare_items(number, [each for each in made if each.topic == SESSION_ITEMS], found[SESSION_ITEMS])
+        self._count(found, [entry.value for entry in read(TURNS_STATE, number) if entry.key == POSITION])
 
     def _rows(self, topic, outputs):
         """Return outputs to a topic, each session's in order; repeated ones once where they may be."""
         rows = sorted(map(_row, _of_stages(topic, outputs)), key=_written_by)
         return rows if self._exactly_once else list(dict.fromkeys(rows))
+
+    def _compare_items(self, number, made, found):
+        expected, seen = by_session(made), by_session(found)
+        compare("sessions with items", number, sorted(expected), sorted(seen))
+        for key, items in expected.items():
+            compare("views", number, [(key, view_of(items))], [(key, view_of(seen[key]))])
+            if self._exactly_once:
+                compare("items", number, whole_items(items), whole_items(seen[key]))
+
+    def _count(self, found, positions):
+        """Count the results of each kind, so that a test can require all kinds."""
+        self.happened["slice of a release"] += sum(one == other for one, other in pairwise(positions))
+        for topic in (PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES):
+            self.happened["written", topic] += len(found[topic])
+        self.happened["written", AGENT_TURNS] += len(_of_stages(AGENT_TURNS, found[AGENT_TURNS]))
+        for letter in found[DEAD_LETTERS]:
+            self.happened["dead letter", dict(letter.headers)["reknit.error.code"].decode()] += 1
+        for end in _of_stages(PROVIDER_EVENTS, found[PROVIDER_EVENTS]):
+            self.happened.update(("ended", name) for name, _ in end.headers if name != "origin")
 
     def _stage(self, source, state=None):
         return _Driven(self.stages[source](0), self._format, state or {})
@@ -240,23 +267,3 @@ def record_of(entry, number):
         headers=entry.headers,
         timestamp=entry.timestamp,
     )
-
-
-def _compare_items(number, made, found):
-    """Items may be joined otherwise from batch to batch; a session's view and its other records may not."""
-    expected, seen = _by_session(made), _by_session(found)
-    compare("sessions with items", number, sorted(expected), sorted(seen))
-    for key, items in expected.items():
-        compare(f"view of {key!r}", number, [_view(items)], [_view(seen[key])])
-
-
-def _by_session(rows):
-    sessions = {}
-    for row in rows:
-        sessions.setdefault(row.key, []).append(_decode_item(row.value))
-    return sessions
-
-
-def _view(items):
-    view = reduce(items)
-    return msgspec.json.encode([view.entries, sorted(view.retracted), view.notices, view.results, view.unrecognized])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from simulation.run import plans, stored
 from simulation.shrink import Shrinker
 from simulation.tape import Tape
 from simulation.world import run
+
+from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 
 # Half a minute of one slow core, with the other tests of this file less than 90 s. More run with `make simulate`.
 SCHEDULES = 600
@@ -51,6 +54,15 @@ def test_every_kind_of_fault_has_an_effect():
     happened = sum((run(plan)[0].happened for plan in plans(0, 200)), start=run(plan_of(0))[0].happened)
     wanted = {"kill", "freeze", "rebalance", "outage", "deaf", "starve", "compact", "clock jump", "reset offset", "cut"}
     wanted |= {"answer lost", "request lost", "full disk", "flip bits", "damaged store", "opened store", "new epoch"}
+    assert {kind for kind in wanted if not happened[kind]} == set()
+
+
+def test_the_real_stages_do_all_that_faults_could_disturb():
+    happened = sum((run(plan)[0].happened for plan in plans(0, 120, job="sessions")), start=Counter())
+    written = (PROVIDER_REQUESTS, SESSION_ITEMS, HISTORY_FIXES, AGENT_TURNS)
+    wanted = {*(("written", topic) for topic in written), "slice of a release"}
+    wanted |= {("dead letter", code) for code in ("unknown_role", "not_json", "not_parked", "quarantined", "expired")}
+    wanted |= {("ended", how) for how in ("closed", "expired", "forgotten", "policy")}
     assert {kind for kind in wanted if not happened[kind]} == set()
 
 

@@ -230,7 +230,7 @@ def _run(plan, trace):
     drawn = {name: stream.drawn for name, stream in world.tape.streams.items()}
     for log in world.cluster.logs.values():
         log.waiting.clear()
-    happened = world.happened + world.network.happened
+    happened = world.happened + world.network.happened + world.job.happened
     return Finished(happened, drawn, world.cluster.logs, world.loop.digest, world.loop.steps), violation
 
 
