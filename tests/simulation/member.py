@@ -22,6 +22,13 @@ _JOIN_AGAIN_SECONDS = 0.1
 _ANSWER_SECONDS = 5.0
 
 
+class Places(set):
+    """Partitions in the same order in each process: that of a plain set depends on the hashes of strings."""
+
+    def __iter__(self):
+        return iter(sorted(super().__iter__()))
+
+
 class SimMember:
     def __init__(self, consumer, runtime, cluster, network):
         self._consumer, self._runtime, self._cluster, self._network = consumer, runtime, cluster, network
@@ -49,7 +56,7 @@ class SimMember:
             self._first_beat = self._loop.create_future()
             beats = asyncio.ensure_future(self._beat(generation))  # heartbeats continue during callbacks
             await self._first_beat
-            await self._consumer.on_partitions_assigned(set(self.places), generation)
+            await self._consumer.on_partitions_assigned(Places(self.places), generation)
             await beats
 
     async def _join(self):

@@ -38,16 +38,15 @@ MUTANTS = {
         "engine/writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once"
     ),
     "at least once: state and position may be several record batches": Mutant(
-        "engine/writer", "max_batch_size=sys.maxsize", "", "at-least-once", seeds=150, job="sessions"
+        "engine/writer", "max_batch_size=sys.maxsize", "", "at-least-once", job="sessions"
     ),
     "a record of a release that was taken stays in the changelog": Mutant(
-        "stages/waiting", "            self._removed.add(offset)\n", "            pass\n", seeds=300, job="sessions"
+        "stages/waiting", "            self._removed.add(offset)\n", "            pass\n", job="sessions"
     ),
     "a new owner does not know when sessions expire": Mutant(
         "stages/kept",
         "            self._deadlines.set_time(rest, int(value))",
         "            pass",
-        seeds=100,
         job="sessions",
     ),
     "sessions expire by the clock of the worker": Mutant(
@@ -60,11 +59,10 @@ MUTANTS = {
         "stages/kept",
         "stored = set() if session in self._gone else self._store.read(session).keys()",
         "stored = set()",
-        seeds=100,
         job="sessions",
     ),
     "where a session begins depends on where batches end": Mutant(
-        "stages/turn_state", "entry is None or entry.first != offset:", "entry is None:", seeds=300, job="sessions"
+        "stages/turn_state", "entry is None or entry.first != offset:", "entry is None:", job="sessions"
     ),
     "an epoch goes on after a commit that may have been sent twice": Mutant(
         "engine/epochs",
@@ -96,5 +94,5 @@ def fails(mutant, folder):
         check=False,
         cwd=folder,
     )
-    assert "schedules" in done.stdout or "EscapeError" in done.stderr, done.stderr
+    assert "schedules" in done.stdout, done.stderr
     return done.returncode == 1

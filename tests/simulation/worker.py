@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaError
 from msgspec import structs
 from simulation.clients import SimBrokers
 from simulation.loop import SimClock
-from simulation.member import SimMember
+from simulation.member import Places, SimMember
 from simulation.network import SESSION_SECONDS
 from simulation.plans import PARTITIONS
 
@@ -70,6 +70,9 @@ class SimConsumer(transport.SpanConsumer, Faust):
         self.actors, self._runtime = {}, runtime
         self._generation, self._ready_logged, self._beyond_since = -1, False, {}
         self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand, 1.0)
+
+    async def _close_partitions(self, tps):
+        await super()._close_partitions(Places(tps))
 
 
 class SimWorker:
