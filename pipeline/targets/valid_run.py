@@ -29,7 +29,7 @@ class RunMessages(Struct, frozen=True):
     thoughts: Collection[int]
 
     def plain_turn(self, at: int, fault: ReasoningFault, book: FixLog) -> Turn | None:
-        """Return a turn of plain content: unchanged, or without reasoning, all of which the target drops; or None.
+        """Return a turn of plain content: unchanged, or without its reasoning if the target drops it; otherwise None.
 
         The book is only asked. `drop_reasoning` records the fixes of a turn that is written.
         """

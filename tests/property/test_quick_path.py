@@ -78,7 +78,7 @@ def _text(text):
 
 
 def _thought(provider):
-    """Reasoning of a provider, of which no program can tell who signed it."""
+    """Reasoning of a provider. The form of its signature does not identify the signer."""
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk"}
     return thought | ({"issuer": {"provider": provider}} if provider else {})
 

@@ -95,8 +95,13 @@ def test_each_fast_path_leaves_blocks_with_unusual_members_to_the_careful_path(b
     signed = {"signature": "s"} if isinstance(block, model.Thinking) else {}
     more = msgspec.structs.replace(block, **signed | {name: MEMBERS[name]})
     assert is_bare(TrackedBlock(more, 0, "messages.0.content.0")) is (name in LOOKED_AT["bare"])
-    # Citations that are none stay, and the issuer of reasoning is compared with the target.
-    stay = {(model.Text, "citations"), (model.Thinking, "issuer"), (model.RedactedThinking, "issuer")}
+    # Citations that are none stay, callers too, and the issuer of reasoning is compared with the target.
+    stay = {
+        (model.Text, "citations"),
+        (model.ToolUse, "caller"),
+        (model.Thinking, "issuer"),
+        (model.RedactedThinking, "issuer"),
+    }
     assert stays(more) is (name in LOOKED_AT["stays"] or (type(block), name) in stay)
     if isinstance(more, model.Text):
         assert valid_runs._is_plain(more) is False
