@@ -1,8 +1,8 @@
 """Finds the valid runs of turns of a history in one pass.
 
 Most turns of most histories need no repair. A few comparisons for each block find the turns that the machine would
-return unchanged. Anything unusual ends a run; the machine takes over, and the next run begins after it. Both paths give
-the same result, which a property test checks.
+return unchanged, or only without blank texts. Anything else that is unusual ends a run; the machine takes over, and the
+next run begins after it. Both paths give the same result, which a property test checks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _is_rare_redacted = unusual(RedactedThinking, "issuer")
 
 
 class ValidRun(Struct, frozen=True, kw_only=True):
-    """A run of turns that need no repair, and that settle where the machine has settled everything before them.
+    """A run of turns that need no repair besides the loss of blank texts, and that settle after everything before them.
 
     Attributes:
         start: the index of the first turn. The turn after the last is an assistant's that says something, whatever a
