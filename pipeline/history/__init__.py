@@ -169,7 +169,7 @@ class History:
         """
         if not self.exchanges or not self.exchanges[-1].closed or self.held:
             return False
-        if len(self.exchanges) == 1 and self.exchanges[0].sealed:
+        if self._rests:
             return True
         # The fixes of blank texts would be among those of the calls that get no result.
         if valid_run.blanks or self.structure.prefix_bound:
@@ -209,12 +209,19 @@ class History:
 
     def _settle_before(self, following: Exchange) -> None:
         """Settle everything that is open; the assistant turn that comes next is the ``following`` exchange's."""
-        self.spoken_at = self.turns
-        self.exchanges.append(following)
-        self._settle_exchanges()
+        if self.exchanges and not self._rests:
+            self.spoken_at = self.turns
+            self.exchanges.append(following)
+            self._settle_exchanges()
+            del self.exchanges[-1]
         for exchange in self.exchanges:
             self._emit_user(exchange)
         self.exchanges = [following]
+
+    @property
+    def _rests(self) -> bool:
+        """True if only the user turn of one exchange is not settled."""
+        return len(self.exchanges) == 1 and self.exchanges[0].sealed
 
     def _without_blanks(self, messages: Sequence[Turn], places: Sequence[int]) -> Sequence[Turn]:
         """Drop the blank texts of the messages in these places; return all messages."""

@@ -187,7 +187,10 @@ class _Scan:
             self.reasons = True
             if not special:
                 self.thoughts.append(at)
-        self._note(at, special=special or thinks, blank=blank)
+        if special or thinks:
+            self.special.append(at)
+        if blank:
+            self.blanks.append(at)
         return calls
 
     def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
@@ -229,14 +232,11 @@ class _Scan:
                 special = True
         if blank and all(map(_is_plain_blank, turn.blocks)):
             return None
-        self._note(at, special=special or turn.own is not UNSET, blank=blank)
-        return said
-
-    def _note(self, at: int, *, special: bool, blank: bool) -> None:
-        if special:
+        if special or turn.own is not UNSET:
             self.special.append(at)
         if blank:
             self.blanks.append(at)
+        return said
 
     def answers(self, turns: Sequence[Turn], at: int, calls: dict[str, str], place: int) -> tuple[bool | None, int]:
         """Return the result of `user_says` for the message that begins at an index, and the index after it.

@@ -28,14 +28,12 @@ class RunMessages(Struct, frozen=True):
     special: Collection[int]
     thoughts: Collection[int]
 
-    def plain_turn(self, at: int, fault: ReasoningFault, book: FixLog) -> Turn | None:
-        """Return a turn of plain content: unchanged, or without its reasoning if the target drops it; otherwise None.
+    def without_reasoning(self, at: int, fault: ReasoningFault, book: FixLog) -> Turn | None:
+        """Return a special turn without its reasoning; None if the target may take some of it, or if more is special.
 
         The book is only asked. `drop_reasoning` records the fixes of a turn that is written.
         """
         turn = self.turns[at]
-        if at not in self.special:
-            return turn
         if at not in self.thoughts:
             return None
         codes = [fault(block, turn) for block in turn.blocks if isinstance(block, Thinking | RedactedThinking)]

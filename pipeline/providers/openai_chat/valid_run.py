@@ -69,17 +69,18 @@ def written_in_one_pass(
         return reasoning_fault(block, options)
 
     for at in part:
-        turn, before = run.plain_turn(at, fault, book), len(written)
-        if turn is None and at in run.thoughts and _keeps_reasoning(run.turns[at], options, model):
-            turn = run.turns[at]
+        came, before = run.turns[at], len(written)
+        turn = run.without_reasoning(at, fault, book) if at in run.special else came
+        if turn is None and at in run.thoughts and _keeps_reasoning(came, options, model):
+            turn = came
         if turn is None:
             break
         add = _add_assistant if turn.role == "assistant" else _add_user
         if not add(written, turn, options, model):
             del written[before:]
             break
-        if turn is not run.turns[at]:
-            drop_reasoning(run.turns[at], fault, book)
+        if turn is not came:
+            drop_reasoning(came, fault, book)
         rows.append(PlacedTurn(turn, count + before, _rows))
     return _encode(written)[1:-1], rows, count + len(written)
 

@@ -49,7 +49,7 @@ def written_in_one_pass(
     for at in part:
         turn = run.turns[at]
         if at in run.special and not _turn_stays(turn, model, endpoint, void):
-            plain = run.plain_turn(at, fault, book)
+            plain = run.without_reasoning(at, fault, book)
             if plain is None:
                 break
             drop_reasoning(turn, fault, book)

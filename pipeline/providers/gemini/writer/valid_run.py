@@ -87,12 +87,13 @@ class WrittenContents(Struct, kw_only=True):
         """Write the first messages of a part of a run that need no work on single blocks."""
         rows = _rows_with_placeholder if self._adds_placeholders else _rows
         for at in part:
-            turn = run.plain_turn(at, self.fault, self.book)
+            came = run.turns[at]
+            turn = run.without_reasoning(at, self.fault, self.book) if at in run.special else came
             if turn is None:
                 break
             if turn.role == "assistant":
-                if turn is not run.turns[at]:
-                    drop_reasoning(run.turns[at], self.fault, self.book)
+                if turn is not came:
+                    drop_reasoning(came, self.fault, self.book)
                 content = self._assistant(turn)
             elif self._is_in_order(turn):
                 content = self._user(turn)

@@ -66,7 +66,8 @@ def written_in_one_pass(
     written: list[Any] = []
     rows: list[PlacedTurn] = []
     for at in part:
-        turn, before = run.plain_turn(at, fault, book), len(written)
+        came, before = run.turns[at], len(written)
+        turn = run.without_reasoning(at, fault, book) if at in run.special else came
         if turn is None:
             break
         if turn.role == "assistant":
@@ -74,8 +75,8 @@ def written_in_one_pass(
         elif not _add_user(written, turn, parts, asked):
             del written[before:]
             break
-        if turn is not run.turns[at]:
-            drop_reasoning(run.turns[at], fault, book)
+        if turn is not came:
+            drop_reasoning(came, fault, book)
         rows.append(PlacedTurn(turn, count + before, _rows))
     return _encode(written)[1:-1], rows, count + len(written)
 
