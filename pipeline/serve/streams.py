@@ -17,6 +17,9 @@ _STREAM_TYPES: Final = ("text/event-stream", _FRAMES)
 # Bytes of the beginning and of the end that an error event is made from.
 _FIRST_BYTES: Final = 256 * 1024
 _LAST_BYTES: Final = 64 * 1024
+# Events are read when so many bytes have come, or when something about them is asked. Reading each event as it comes
+# takes eight times as long.
+_READ_BYTES: Final = 16 * 1024
 _LENGTH_BYTES: Final = 4
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
@@ -42,8 +45,6 @@ class StreamWatch:
     """Follows the bytes of one answer.
 
     Attributes:
-        first: the beginning of the stream, up to 256 KiB.
-        last: the end of the bytes so far, up to 64 KiB.
         is_in_frames: its events are binary frames.
 
     Args:
@@ -52,68 +53,97 @@ class StreamWatch:
     """
 
     def __init__(self, target: str, *, is_in_frames: bool = False) -> None:
-        self._reader: AnswerReader | None = AnswerReader(SOURCES[target], "bytes")
-        self.first = b""
-        self.last = b""
+        self._answer: AnswerReader | None = AnswerReader(SOURCES[target], "bytes")
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._first = bytearray()
+        self._last = bytearray()
         self.is_in_frames = is_in_frames
         self._left_of_frame = 0
         self._length = b""
 
     def take(self, data: bytes) -> None:
         """Note the next bytes of the answer."""
-        if len(self.first) < _FIRST_BYTES:
-            self.first += data[: _FIRST_BYTES - len(self.first)]
-        self.last = (self.last + data)[-_LAST_BYTES:] if len(data) < _LAST_BYTES else data[-_LAST_BYTES:]
+        if len(self._first) < _FIRST_BYTES:
+            self._first += data
+        self._last += data
+        if len(self._last) > 2 * _LAST_BYTES:
+            del self._last[:-_LAST_BYTES]
         if self.is_in_frames:
             self._follow_frames(data)
-        if self._reader is not None:
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if self._unread_bytes >= _READ_BYTES:
+            self._read()
+
+    def _read(self) -> AnswerReader | None:
+        """Return the reader after all bytes; None if an event was larger than a record may be."""
+        if self._unread and self._answer is not None:
             try:
-                self._reader.take(data)
-            except InputError:  # an event that is larger than a record may be: completeness is unknown from now on
-                self._reader = None
+                self._answer.take(b"".join(self._unread))
+            except InputError:  # completeness is unknown from now on
+                self._answer = None
+        self._unread, self._unread_bytes = [], 0
+        return self._answer
+
+    @property
+    def first(self) -> bytes:
+        """The beginning of the stream, up to 256 KiB."""
+        return bytes(self._first[:_FIRST_BYTES])
+
+    @property
+    def last(self) -> bytes:
+        """The end of the bytes so far, up to 64 KiB."""
+        return bytes(self._last[-_LAST_BYTES:])
 
     def ends_whole(self) -> bool:
         """End the stream, and return True unless it is known to be cut.
 
         An error event of the provider is an end as well: clients report it.
         """
-        if self._reader is None:
+        reader = self._read()
+        if reader is None:
             return True
-        self._reader.finish()
-        return self._reader.is_whole or self._reader.failure is not None
+        reader.finish()
+        return reader.is_whole or reader.failure is not None
 
     @property
     def is_whole(self) -> bool:
         """True once the final event has come."""
-        return self._reader is not None and self._reader.is_whole
+        reader = self._read()
+        return reader is not None and reader.is_whole
 
     @property
     def has_content(self) -> bool:
         """True if output of the model has come, or may have come."""
-        return self._reader is None or self._reader.has_content
+        reader = self._read()
+        return reader is None or reader.has_content
 
     @property
     def losses(self) -> int:
         """The number of blocks of the request that the answer reports as dropped."""
-        return 0 if self._reader is None else self._reader.losses
+        reader = self._read()
+        return 0 if reader is None else reader.losses
 
     @property
     def is_refused(self) -> bool:
         """True if the provider has refused the request in the stream."""
-        failure = None if self._reader is None else self._reader.failure
+        reader = self._read()
+        failure = None if reader is None else reader.failure
         return failure is not None and failure.is_refusal
 
     @property
     def facts(self) -> AnswerFacts:
         """Its id, model, stop reason and tokens."""
-        return AnswerFacts() if self._reader is None else self._reader.facts
+        reader = self._read()
+        return AnswerFacts() if reader is None else reader.facts
 
     @property
     def is_at_boundary(self) -> bool:
         """True if the last event is complete, so that another one can follow."""
         if self.is_in_frames:
             return not (self._left_of_frame or self._length)
-        return not self.last or self.last.endswith(_EVENT_ENDS)
+        return not self._last or self._last.endswith(_EVENT_ENDS)
 
     def _follow_frames(self, data: bytes) -> None:
         """Follow the lengths of frames: each begins with its length, which includes these four bytes."""
