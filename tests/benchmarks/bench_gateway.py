@@ -6,7 +6,7 @@ Provider, proxies and client are processes of their own on the loopback address.
 each side in turn; the measure is the processor time of the proxy's processes, so other work on the machine does not
 count. ``new``: every request is the first of its conversation and needs no repair. ``known``: conversations that need
 repair and go on, two messages more in each request; the first request of each is not counted. ``event``: of streams
-whose events arrive one by one. LiteLLM translates, checks keys and logs in its time. Latency is that of requests that
+whose events arrive one by one, after a small request. LiteLLM translates, checks keys and logs in its time. Latency is that of requests that
 arrive at random times at a fixed rate.
 """
 
@@ -183,9 +183,11 @@ class Loads:
     def __init__(self):
         self._seed = itertools.count()
 
-    def new(self, side, count, *, stream=False):
-        bodies = (gateway_bodies.whole(next(self._seed), stream=stream) for _ in range(count))
-        return [side.request(MESSAGES_PATH, body) for body in bodies]
+    def new(self, side, count):
+        return [side.request(MESSAGES_PATH, gateway_bodies.whole(next(self._seed))) for _ in range(count)]
+
+    def streams(self, side, count):
+        return [side.request(MESSAGES_PATH, gateway_bodies.streaming(next(self._seed))) for _ in range(count)]
 
     def chat(self, side, count):
         return [side.request(CHAT_PATH, gateway_bodies.chat(next(self._seed))) for _ in range(count)]
@@ -211,7 +213,7 @@ def _known(loads, side):
 
 
 def _event(loads, side):
-    return cpu_of(side, loads.new(side, STREAMS, stream=True)) / EVENTS
+    return cpu_of(side, loads.streams(side, STREAMS)) / EVENTS
 
 
 def _chat(loads, side, count=REQUESTS):

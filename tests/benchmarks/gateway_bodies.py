@@ -48,18 +48,22 @@ def _broken(messages):
     return kept
 
 
-def _body(messages, *, stream=False):
-    made = {"model": "claude-sonnet-4-5", "max_tokens": 1024, "messages": messages, "tools": [_TOOL]}
-    return _encoded(made | ({"stream": True} if stream else {}))
+def _body(messages, **more):
+    return _encoded({"model": "claude-sonnet-4-5", "max_tokens": 1024, "messages": messages, "tools": [_TOOL], **more})
 
 
 def _encoded(body):
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def whole(seed, *, stream=False):
+def whole(seed):
     """Return a body that needs no repair, of a conversation that no other seed has."""
-    return _body(_messages(LENGTH, seed), stream=stream)
+    return _body(_messages(LENGTH, seed))
+
+
+def streaming(seed):
+    """Return a small body that asks for a stream."""
+    return _body(_messages(1, seed), stream=True)
 
 
 def conversation(seed):
