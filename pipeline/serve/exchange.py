@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -29,6 +29,7 @@ from reknit.pipeline.healing.memory import NO_MEMORY
 from reknit.pipeline.healing.single import Healed
 from reknit.pipeline.serve.answered import AnsweredHistory
 from reknit.pipeline.serve.aws import AwsSigner, ClientSignature, SignedRequest, Signing, signature_in
+from reknit.pipeline.serve.connections import went_over_kept_connection
 from reknit.pipeline.serve.conversations import Conversation
 from reknit.pipeline.serve.endpoints import Endpoint, has_bearer_key
 from reknit.pipeline.serve.errors import GatewayError, error_event
@@ -79,23 +80,11 @@ class _Known(Struct, frozen=True):
     answered: AnsweredHistory
 
 
-class _Trace:
-    """Notes whether a request went over a kept connection."""
-
-    is_reused = False
-
-
-class Publishes(Protocol):
-    """Writes exchanges to topics or a file."""
-
-    def begin(self, exchanged: Exchanged, received: Received) -> None: ...
-
-
 class Exchanges:
     """Relays exchanges through one pool of connections.
 
     Args:
-        client: made by `new_client`.
+        client: the connections to the upstreams.
         metrics: counted per exchange.
         repairs: repair the requests.
         memory: of earlier requests.
@@ -292,7 +281,6 @@ class Exchanges:
         if sent.signing is not None:
             headers = sent.signing.headers_for(sent.url, headers, sent.body)
         for can_repeat in (isinstance(sent.body, bytes), False):
-            trace = _Trace()
             try:
                 return await self._client.request(
                     sent.method,
@@ -301,10 +289,9 @@ class Exchanges:
                     headers=headers,
                     allow_redirects=False,
                     timeout=self._timeout,
-                    trace_request_ctx=trace,
                 )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                if not (can_repeat and trace.is_reused):
+                if not (can_repeat and went_over_kept_connection()):
                     raise _unreachable(to, error) from error
                 # The provider closed the connection while the request was on its way. It is not known to have read the
                 # request. Without this, clients without retries of their own report an error.
@@ -390,24 +377,6 @@ class Exchanges:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def new_client() -> aiohttp.ClientSession:
-    """Return the connections to all upstreams. They trust no proxy of the environment and keep no cookie."""
-    traces = aiohttp.TraceConfig()
-
-    async def on_reuse(_session: aiohttp.ClientSession, trace: SimpleNamespace, _params: object) -> None:
-        trace.trace_request_ctx.is_reused = True
-
-    traces.on_connection_reuseconn.append(on_reuse)
-    return aiohttp.ClientSession(
-        # Shorter than the providers' own keep-alive, so that few connections are found dead.
-        connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300, keepalive_timeout=15),
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("user-agent", "accept", "accept-encoding", "content-type"),
-        trace_configs=[traces],
-    )
 
 
 def _signature_for(to: Destination, headers: MultiMapping[str]) -> ClientSignature | None:

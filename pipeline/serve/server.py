@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.serve.connections import new_client
 from reknit.pipeline.serve.errors import GatewayError, error_body
-from reknit.pipeline.serve.exchange import Exchanges, new_client
+from reknit.pipeline.serve.exchange import Exchanges
 from reknit.pipeline.serve.headers import KEY, passed_already
 from reknit.pipeline.serve.input_log import Connect, InputLog
 from reknit.pipeline.serve.journal import MOST_BYTES, Journal
