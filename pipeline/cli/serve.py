@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -152,8 +153,15 @@ async def _until_stopped(config: Config, upstreams: Upstreams, listening: Listen
 
     async with aclosing(open_tracing(config.otel)) as tracing:
         await unless_stopped(
-            serve(upstreams, listening, lambda url, status: _say_where(url, status, upstreams), tracing=tracing)
+            serve(upstreams, listening, lambda url, status: _on_start(url, status, upstreams), tracing=tracing)
         )
+
+
+def _on_start(url: str, status_url: str, upstreams: Upstreams) -> None:
+    _say_where(url, status_url, upstreams)
+    # What exists now stays to the end, so collections of garbage need not go through it.
+    gc.collect()
+    gc.freeze()
 
 
 def _say_where(url: str, status_url: str, upstreams: Upstreams) -> None:

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from reknit.pipeline.client.answers import AnswerFacts, AnswerReader
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.losses import MEMBER, losses_in
-from reknit.pipeline.registry import SOURCES
+from reknit.pipeline.registry import SOURCES, shape_of
 from reknit.pipeline.serve.repair import decoded
 
 # Answers of models are far shorter. A longer one is not read.
@@ -21,7 +21,14 @@ class _Answer(Struct):
     input_transformations: Raw = Raw(b"[]")
 
 
+_SHAPE: Final = "anthropic"
+
 _answer = msgspec.json.Decoder(_Answer)
+
+
+def may_have_losses(target: str) -> bool:
+    """Return True if answers to requests of a target report losses: only those of Anthropic's shape have the member."""
+    return shape_of(target) == _SHAPE
 
 
 class DocumentWatch:

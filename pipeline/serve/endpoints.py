@@ -7,6 +7,7 @@ Sources: the API references of the providers; for Vertex and Bedrock the paths t
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -49,6 +50,7 @@ class Endpoint(Struct, frozen=True):
     streams: bool = False
 
 
+@lru_cache(maxsize=256)
 def endpoint_of(path: str, host: str = "") -> Endpoint | None:
     """Return the endpoint of a URL's path, without its query; None for all other paths.
 

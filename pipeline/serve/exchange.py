@@ -80,6 +80,12 @@ class _Known(Struct, frozen=True):
     answered: AnsweredHistory
 
 
+class Publishes(Protocol):
+    """Writes exchanges to topics or a file."""
+
+    def begin(self, exchanged: Exchanged, received: Received) -> None: ...
+
+
 class Exchanges:
     """Relays exchanges through one pool of connections.
 
@@ -137,7 +143,10 @@ class Exchanges:
         if body is not None and known is not None:
             done = await known.healer.recall(done, body.data)
         self._note_repair(done, to, to.endpoint, exchange)
-        call = self._tracing.begin_call(_call_of(request, to, to.endpoint, body))
+        # Without tracing, nothing reads what describes the call.
+        call = (
+            self._tracing.begin_call(_call_of(request, to, to.endpoint, body)) if self._tracing.is_on else OpenCall({})
+        )
         headers = in_trace(request.headers, call.trace) if self._tracing.is_on else request.headers
         try:
             identity = to.endpoint.streams or (body is not None and body.asks_for_stream)
@@ -145,7 +154,7 @@ class Exchanges:
             sent = _Sent(request.method, to.url, given, passed, b"" if body is None else body.data, signing)
             if done.body is not None:
                 sent.body = sent.plain = done.body
-            received = Received(await self._send(sent, to), to.endpoint.target)
+            received = self._received(await self._send(sent, to), to.endpoint.target)
             if known is not None and known.healer.most_healings:
                 received = await self._heal(received, sent, known.healer, to, exchange)
             with closing(received):
@@ -162,6 +171,9 @@ class Exchanges:
         finally:
             _note_outcome(call, exchange)
             call.end()
+
+    def _received(self, answer: aiohttp.ClientResponse, target: str) -> Received:
+        return Received(answer, target, with_facts=self._tracing.is_on)
 
     def _known(self, request: web.Request, body: RequestBody, to: Destination, endpoint: Endpoint) -> _Known:
         """Return what is known of a request's conversation."""
@@ -197,7 +209,7 @@ class Exchanges:
                 received.close()
                 sent.body = sent.plain = found.body
                 sent.headers = with_changed_body(sent.headers)
-                received = Received(await self._send(sent, to), target)
+                received = self._received(await self._send(sent, to), target)
                 refusal = await received.refusal(self._hold_seconds)
                 self._note_healing(found, received, refusal, target, exchange)
         except BaseException:  # the client left while its answer was held

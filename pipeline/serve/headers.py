@@ -29,8 +29,9 @@ CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "api-key", "x-goog
 _OF_BODY: Final = frozenset({"content-encoding", "content-md5", "digest", "content-digest", "repr-digest"})
 # The client of the upstream writes these itself.
 _WRITTEN: Final = frozenset({"host", "content-length", "via", "expect"})
+_NOT_FORWARDED: Final = _HOP_BY_HOP | _WRITTEN | {KEY}
 # An answer must not lead clients around the gateway, and cookies and keys of one client must not reach another.
-_NOT_RETURNED: Final = frozenset({"alt-svc", "set-cookie", "set-cookie2"}) | CREDENTIALS
+_NOT_RETURNED: Final = _HOP_BY_HOP | {"alt-svc", "set-cookie", "set-cookie2"} | CREDENTIALS
 
 
 def to_upstream(
@@ -44,7 +45,7 @@ def to_upstream(
         identity: ask for an uncompressed answer, so that the gateway can read it and append an error event.
         key: name and value of a header with the gateway's own key, which replaces all credentials of the client.
     """
-    dropped = _HOP_BY_HOP | _WRITTEN | {KEY} | _named(given.getall("connection", ()))
+    dropped = _NOT_FORWARDED | _named(given.getall("connection", ()))
     if is_changed:
         dropped |= _OF_BODY
     if identity:
@@ -74,7 +75,7 @@ def in_trace(given: MultiMapping[str], trace: Mapping[str, str]) -> CIMultiDict[
 
 def to_client(given: MultiMapping[str]) -> CIMultiDict[str]:
     """Return the headers of an answer for the client; ``content-length`` and ``content-encoding`` stay."""
-    dropped = _HOP_BY_HOP | _NOT_RETURNED | _named(given.getall("connection", ()))
+    dropped = _NOT_RETURNED | _named(given.getall("connection", ()))
     return CIMultiDict((name, value) for name, value in given.items() if name.lower() not in dropped)
 
 

@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 from msgspec import Struct
 
 from reknit.pipeline.client.answers import AnswerFacts
-from reknit.pipeline.serve.documents import DocumentWatch
+from reknit.pipeline.serve.documents import DocumentWatch, may_have_losses
 from reknit.pipeline.serve.recorded import RecordedRun
 from reknit.pipeline.serve.repair import decoded
 from reknit.pipeline.serve.streams import StreamWatch, is_in_frames, is_json, is_stream
@@ -49,9 +49,10 @@ class Received:
     Args:
         answer: of the provider.
         target: of the request, or "".
+        with_facts: the facts of a document are asked for at its end.
     """
 
-    def __init__(self, answer: aiohttp.ClientResponse, target: str) -> None:
+    def __init__(self, answer: aiohttp.ClientResponse, target: str, *, with_facts: bool = False) -> None:
         is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
         self.target = target
         self.answer = answer
@@ -59,7 +60,8 @@ class Received:
         is_answer = target and answer.status == web.HTTPOk.status_code
         framed = is_in_frames(answer.content_type)
         self.watch = StreamWatch(target, is_in_frames=framed) if is_answer and is_readable else None
-        is_document = is_answer and is_json(answer.content_type)
+        is_read = with_facts or may_have_losses(target)
+        is_document = is_answer and is_read and is_json(answer.content_type)
         self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
         self.broken: aiohttp.ClientError | TimeoutError | None = None
         self.run: RecordedRun | None = None
