@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -23,6 +23,7 @@ from reknit.pipeline.cli.index_servers import index_path, index_server_options
 from reknit.pipeline.config import load_config
 from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
 from reknit.pipeline.objects import open_objects
+from reknit.pipeline.secret_files import secret_bytes_in
 from reknit.pipeline.settings import Config
 from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_EVENTS, topics_of
 
@@ -243,14 +244,14 @@ def audit_to(path: Path | None) -> Iterator[Callable[[Viewed], object] | None]:
 
 def secret_in(path: Path) -> str:
     """Return the token in a file; a missing file is created with a random token."""
-    with suppress(FileExistsError):
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        os.write(file, f"{secrets.token_urlsafe(24)}\n".encode())
-        os.close(file)
-    token = path.read_text(encoding="utf-8").strip()
+    token = secret_bytes_in(path, _new_token).decode().strip()
     if not token:
         raise InputError("login_missing", f"{path} holds no token; without the file one is made")
     return token
+
+
+def _new_token() -> bytes:
+    return f"{secrets.token_urlsafe(24)}\n".encode()
 
 
 def is_seen_by_a_person() -> bool:

@@ -10,11 +10,11 @@ import os
 import secrets
 import sqlite3
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from reknit.pipeline.errors import InputError
+from reknit.pipeline.secret_files import secret_bytes_in
 
 DAY: Final = 24 * 3600
 KEPT_SECONDS: Final = 30 * DAY
@@ -89,15 +89,8 @@ def _file_in(directory: Path) -> Path:
 def _secret_in(directory: Path) -> bytes:
     """Return the secret of a directory; the first process makes it."""
     directory.mkdir(parents=True, exist_ok=True)
-    file, own = directory / "serve.key", directory / f"serve.key.{secrets.token_hex(8)}"
-    try:
-        with os.fdopen(os.open(own, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as writer:
-            writer.write(secrets.token_bytes(_SECRET_BYTES))
-        with suppress(FileExistsError):  # of another process, or of an earlier one
-            file.hardlink_to(own)
-    finally:
-        own.unlink(missing_ok=True)
-    found = file.read_bytes()
+    file = directory / "serve.key"
+    found = secret_bytes_in(file, lambda: secrets.token_bytes(_SECRET_BYTES))
     if len(found) < _SECRET_BYTES:
         raise OSError(f"{file.name} is no key; delete it, and earlier refusals are forgotten")
     return found

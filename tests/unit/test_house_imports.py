@@ -31,6 +31,7 @@ EDGE = (
     "replay",
     "scaling",
     "screen_server",
+    "secret_files",
     "serve",
     "testing",
     "tracing",
