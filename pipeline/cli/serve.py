@@ -159,7 +159,7 @@ async def _until_stopped(config: Config, upstreams: Upstreams, listening: Listen
 
 def _on_start(url: str, status_url: str, upstreams: Upstreams) -> None:
     _say_where(url, status_url, upstreams)
-    # What exists now stays to the end, so collections of garbage need not go through it.
+    # The objects of the start stay to the end, so the garbage collector need not visit them.
     gc.collect()
     gc.freeze()
 

@@ -1,6 +1,6 @@
 """The conversations of the last requests, so that a request costs what its new messages cost.
 
-What is kept only saves time: a request is repaired in the same way without it. A conversation is known again by its
+This state only saves time: without it a request is repaired in the same way. A conversation is recognised by its
 bytes: everything but the list of messages is equal, and the list begins with the messages of the last request. Any
 other request is read as a whole.
 """

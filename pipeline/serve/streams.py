@@ -17,8 +17,8 @@ _STREAM_TYPES: Final = ("text/event-stream", _FRAMES)
 # Bytes of the beginning and of the end that an error event is made from.
 _FIRST_BYTES: Final = 256 * 1024
 _LAST_BYTES: Final = 64 * 1024
-# Events are read when so many bytes have come, or when something about them is asked. Reading each event as it comes
-# takes eight times as long.
+# Events are read once this number of bytes has come, or when one of their properties is asked. With each event read as
+# it comes, an event takes 15 µs more.
 _READ_BYTES: Final = 16 * 1024
 _LENGTH_BYTES: Final = 4
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")

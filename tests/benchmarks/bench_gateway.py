@@ -5,8 +5,8 @@
 Provider, proxies and client are processes of their own on the loopback address. The client sends the same requests to
 each side in turn; the measure is the processor time of the proxy's processes, so other work on the machine does not
 count. ``new``: every request is the first of its conversation and needs no repair. ``known``: conversations that need
-repair and go on, two messages more in each request; the first request of each is not counted. ``event``: of streams
-whose events arrive one by one, after a small request. LiteLLM translates, checks keys and logs in its time. Latency is
+repair, each request with two messages more; the first request of each is not counted. ``event``: of streams whose
+events arrive one by one, after a small request. LiteLLM translates, checks keys and logs in its time. Latency is
 that of requests that arrive at random times at a fixed rate.
 """
 

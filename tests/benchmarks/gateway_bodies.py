@@ -15,7 +15,7 @@ _TOOL = {
 }
 # Messages of a body of 25 kB, with 32 calls.
 LENGTH = 97
-# A conversation of which each body has two messages more than the one before; 26 kB on average.
+# The number of messages of the first and the last body of a conversation; 26 kB on average.
 _FIRST, _LAST = 75, 121
 
 
@@ -67,7 +67,7 @@ def streaming(seed):
 
 
 def conversation(seed):
-    """Return the bodies of a conversation that needs repair and goes on, oldest first."""
+    """Return the bodies of a conversation that needs repair, oldest first; each has two messages more."""
     messages = _messages(_LAST, seed)
     whole_bodies = (messages[: end + 1] for end in range(_FIRST, _LAST) if messages[end]["role"] == "user")
     return [_body(_broken(json.loads(json.dumps(each)))) for each in whole_bodies]

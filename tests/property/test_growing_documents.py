@@ -33,7 +33,7 @@ def requested(make):
 
 
 class Growing:
-    """What the gateway does: a document that cannot grow is read again as a whole."""
+    """Requests as the gateway makes them: a document that cannot grow is read again as a whole."""
 
     def __init__(self, target, policy, **options):
         self.target, self.policy, self.options = target_named(target), policy_from(policy), options
