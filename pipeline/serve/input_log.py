@@ -154,9 +154,9 @@ class InputLog:
             queue, self._queue, size = self._queue, [], self._queued
             try:
                 await self._in_thread(self._store, queue)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  a fault must not stop the log for good
                 self.failures += 1
-                self._metrics.log_lost.labels("disk").inc(len(queue))
+                self._metrics.log_lost.labels("disk" if isinstance(error, OSError) else "fault").inc(len(queue))
                 log.warning("%d records cannot be stored: %s", len(queue), error_name(error))
             self._queued -= size
             self._note_stored(len(queue))
@@ -187,10 +187,11 @@ class InputLog:
                     failed = 0
                     await self._send_to(brokers)
                     return
-            except (ReknitError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  as above: the records stay, and are sent later
                 pause = _PAUSES[min(failed, len(_PAUSES) - 1)]
                 failed += 1
-                log.warning("records wait in the journal: %s", error)
+                known = isinstance(error, ReknitError)
+                log.warning("records wait in the journal: %s", error if known else error_name(error))
                 await asyncio.sleep(pause)
 
     async def _send_to(self, brokers: Brokers) -> None:

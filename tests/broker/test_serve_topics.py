@@ -167,6 +167,7 @@ async def test_exchanges_are_in_the_topics_once_and_in_order_across_kills_and_an
             clients.has_begun.clear()
             broken = asyncio.create_task(clients.ask("c0", history("c0")[:5]))
             await clients.has_begun.wait()
+            await until_written(bootstrap, prefix, runs=len(clients.whole))
             gateway.kill()
             with pytest.raises(aiohttp.ClientError):
                 await broken
@@ -183,7 +184,7 @@ async def test_exchanges_are_in_the_topics_once_and_in_order_across_kills_and_an
             await gateway.ready()
             await asyncio.to_thread(own_broker.start)
             await clients.ask("c0", [*history("c0"), said("Bye."), user("bye")])
-            await until_ended(bootstrap, prefix, len(clients.whole))
+            await until_written(bootstrap, prefix, ends=len(clients.whole))
             assert await gateway.stop() == 0
             await lab.drained(bootstrap, prefix)
             _, counted = worker.ask("/metrics")
@@ -192,15 +193,15 @@ async def test_exchanges_are_in_the_topics_once_and_in_order_across_kills_and_an
     await check(bootstrap, prefix, clients, provider, counted)
 
 
-async def until_ended(bootstrap, prefix, count, seconds=60):
-    """Wait until the brokers have the ends of N runs."""
+async def until_written(bootstrap, prefix, *, runs=0, ends=0, seconds=60):
+    """Wait until the brokers have records of N runs, and the ends of N runs."""
     deadline = harness.deadline_after(seconds)
     while True:
-        runs, _ = await deduplicated(bootstrap, prefix)
-        ended = sum(any(end for _, end in found.values()) for found in runs.values())
-        if ended >= count:
+        found, _ = await deduplicated(bootstrap, prefix)
+        ended = sum(any(end for _, end in records.values()) for records in found.values())
+        if len(found) >= runs and ended >= ends:
             return
-        assert time.monotonic() < deadline, (ended, count)
+        assert time.monotonic() < deadline, (len(found), runs, ended, ends)
         await asyncio.sleep(0.5)
 
 
@@ -216,7 +217,7 @@ async def check(bootstrap, prefix, clients, provider, counted):
         written = b"".join(value for value, _ in by_run[request_id][:-1])
         assert written == data if data is not None else by_run[request_id][-1][1] == b"gateway stopped"
     requests = await published(bootstrap, prefix)
-    assert Counter(headers.request_id for headers, _ in requests) == Counter(clients.whole)
+    assert Counter(headers.request_id for headers, _ in requests) == Counter(list(clients.whole))
     assert {headers.reason for headers, _ in requests} == {"sent"}
 
     def by_content(bodies):
@@ -224,8 +225,12 @@ async def check(bootstrap, prefix, clients, provider, counted):
 
     assert by_content(body for _, body in requests) == by_content(provider.received)
     assert await values(bootstrap, prefix + DEAD_LETTERS) == []
-    items = await values(bootstrap, prefix + SESSION_ITEMS)
-    texts = Counter(each["item_id"] for each in items if each["type"] == "item/completed")
+    items = [
+        (record.key, json.loads(record.value))
+        for part in await harness.read_all(bootstrap, prefix + SESSION_ITEMS, lab.PARTITIONS)
+        for record in part
+    ]
+    texts = Counter((session, item["item_id"]) for session, item in items if item["type"] == "item/completed")
     assert (len(texts), set(texts.values())) == (len(clients.whole), {1})
     mismatches = [line for line in counted.splitlines() if line.startswith("reknit_gateway_mismatch_total{")]
     assert mismatches
