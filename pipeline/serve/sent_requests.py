@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -35,8 +36,11 @@ from reknit.topics.records import (
 
 log = logging.getLogger("reknit.serve")
 
-# Settings of the worker's own: the gateway neither records answers as turns nor ends sessions.
+# A setting of the worker's own.
 _OF_WORKER: Final = frozenset({"expires_after"})
+# The next request of the client has the turns of answers. What the gateway has healed applies to the worker's request,
+# which it never heals itself.
+_OF_MIRROR: Final = MappingProxyType({"record_assistant": False, "heal": "on"})
 
 
 class SentRequest(Struct, frozen=True, kw_only=True):
@@ -138,7 +142,7 @@ def _change_of(policy: Policy) -> PolicyChange:
         for field in structs.fields(Policy)
         if field.name not in _OF_WORKER
     }
-    return msgspec.convert(members | {"record_assistant": False}, PolicyChange)
+    return msgspec.convert(members | _OF_MIRROR, PolicyChange)
 
 
 def _request_sent(sent: SentRequest) -> RequestSent:

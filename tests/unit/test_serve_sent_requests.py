@@ -13,6 +13,7 @@ from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.repair import repaired
 from reknit.pipeline.serve.sent_requests import SentRequest, SessionLogs
+from reknit.pipeline.serve.upstreams import DEFAULT_UPSTREAMS
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import PROVIDER_REQUESTS
 
@@ -90,6 +91,15 @@ def test_the_policy_of_the_upstream_is_the_sessions():
     assert opened["policy"]["fit"] == 1000
     assert opened["policy"]["mend"] == {"result_orphan": "observe"}
     assert (opened["policy"]["record_assistant"], "expires_after" in opened["policy"]) == (False, False)
+
+
+@pytest.mark.parametrize("upstream", DEFAULT_UPSTREAMS, ids=lambda each: each.name)
+def test_the_policies_of_all_default_upstreams_can_be_written(upstream):
+    policy = upstream.settings_of("m").policy
+    opened = json.loads(Log().send(*HISTORY, policy=policy)[0].value)
+    written = opened["policy"]["endpoints"]
+    assert written == {target: msgspec.to_builtins(each) for target, each in policy.endpoints.items()}
+    assert opened["policy"]["heal"] == "on"
 
 
 @pytest.mark.parametrize(
