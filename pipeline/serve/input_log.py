@@ -19,7 +19,7 @@ from reknit.pipeline.serve.journal import Journal, Place
 from reknit.pipeline.serve.journal_format import InputRecord
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.run_order import RunOrder
-from reknit.topics import PROVIDER_EVENTS
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 from reknit.topics import headers as names
 from reknit.topics.headers import EndOfRunHeaders, Headers
 
@@ -216,6 +216,8 @@ class InputLog:
         """Send records, and note them once the brokers have them."""
         sent = []
         for _, record in ready:
+            if record.topic == AGENT_TURNS and record.value is None:
+                continue
             try:
                 sent.append(await brokers.send(record.topic, record.session, record.value, record.headers))
             except InputError as error:  # no later attempt is better
@@ -231,7 +233,9 @@ class InputLog:
 
 
 def end_of_run(last: InputRecord, reason: str) -> InputRecord:
-    """Return the record that ends a run after its last record so far."""
+    """Return the record that ends a run after its last record so far; for turns a mark that is not sent."""
+    if last.topic == AGENT_TURNS:
+        return InputRecord(AGENT_TURNS, last.session, None, (), last.run, last.seq + 1, ends_run=True)
     source = names.find_text(last.headers, names.SOURCE) or ""
     seq = last.seq + 1
     described = EndOfRunHeaders(exit=reason, source=source, run=last.run, seq=seq)

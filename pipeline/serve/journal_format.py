@@ -27,7 +27,8 @@ class InputRecord(Struct, frozen=True, array_like=True, tag="r"):
         session: its key.
         value: of the record.
         headers: of the record.
-        run: the run that it belongs to; "" for a record of turns.
+        run: the run that it belongs to, or the request of a record of turns. An end of a run of turns has no value, and
+            is not sent.
         seq: its number in the run.
         ends_run: it is the last record of its run.
     """
@@ -110,14 +111,15 @@ class OpenRuns:
     """The runs that have not ended, by their last records without values."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str], InputRecord] = {}
+        self._last: dict[tuple[str, str, str], InputRecord] = {}
 
     def note(self, record: InputRecord) -> None:
         """Note the next record."""
+        key = record.topic, record.session, record.run
         if record.ends_run:
-            self._last.pop((record.session, record.run), None)
+            self._last.pop(key, None)
         elif record.run:
-            self._last[record.session, record.run] = structs.replace(record, value=None)
+            self._last[key] = structs.replace(record, value=None)
 
     @property
     def records(self) -> tuple[InputRecord, ...]:

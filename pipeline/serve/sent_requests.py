@@ -98,7 +98,7 @@ class SessionLogs:
             self.incomplete.discard(sent.session)
             self._conversations.forget(sent.session)
         try:
-            return list(self._records(sent))
+            return _as_run(sent.request_id, list(self._records(sent)))
         except ReknitError as error:
             reason = error.code
         except Exception as error:  # noqa: BLE001  a fault of Reknit must not stop the journal
@@ -123,6 +123,16 @@ class SessionLogs:
 
     def _input(self, sent: SentRequest, record: TurnRecord, more: Headers = ()) -> InputRecord:
         return InputRecord(AGENT_TURNS, sent.session, msgspec.json.encode(record), (*sent.headers, *more))
+
+
+def _as_run(request_id: str, records: list[InputRecord]) -> list[InputRecord]:
+    """Return the records of a request as one run.
+
+    The next one is sent once the brokers have it. So records are repeated for the last request only, whose ids a worker
+    knows: it forgets those of messages that a later record replaces.
+    """
+    last = len(records) - 1
+    return [structs.replace(record, run=request_id, seq=at, ends_run=at == last) for at, record in enumerate(records)]
 
 
 def _mirrored(record: TurnRecord, policy: Policy) -> TurnRecord:

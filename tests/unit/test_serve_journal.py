@@ -181,7 +181,8 @@ def test_runs_of_one_session_follow_each_other():
     assert (order.end(end_b), order.waiting) == ([piece("c", 0)], 0)
 
 
-def test_records_of_turns_never_wait():
+def test_turns_and_answers_of_a_session_do_not_wait_for_each_other():
     order = RunOrder()
-    order.arrive(piece("a", 0), None)
-    assert order.arrive(InputRecord("agent.turns.v1", "s", b"{}"), None)
+    turns = [InputRecord("agent.turns.v1", "s", b"{}", (), run, ends_run=True) for run in ("a", "b")]
+    assert [order.arrive(record, record) for record in (piece("a", 0), *turns)] == [True, True, False]
+    assert order.end(turns[0]) == [turns[1]]

@@ -16,6 +16,7 @@ from input_brokers import InputBrokers, Worker
 from sender_runs import anthropic
 
 from reknit.pipeline.serve.journal import Journal
+from reknit.pipeline.serve.journal_format import InputRecord
 from reknit.pipeline.serve.upstreams import Upstream
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
@@ -297,6 +298,39 @@ async def test_records_that_are_written_twice_count_once(tmp_path):
     assert brokers.loses_acknowledgements == 0
     completed = [each for each in worker.items if each["type"] == "item/completed"]
     assert (len(completed), len(worker.requests), worker.letters, worker.mismatches) == (2, 2, [], 0)
+
+
+async def test_turns_that_are_written_twice_leave_the_history_as_it_is(tmp_path):
+    """A worker forgets the ids of messages that a restored history replaces."""
+    brokers = InputBrokers()
+    brokers.is_down = True
+    other = [user("one"), said("another"), user("two")]
+    async with running(tmp_path, brokers=brokers) as gateway:
+        for messages in (HEALTHY[:1], HEALTHY[:3], other, [*other, said("2"), user("three")]):
+            await gateway.post(body(*messages, stream=True))
+        brokers.loses_acknowledgements = 3
+        brokers.is_down = False
+        await brokers.ends(4)
+        await brokers.until(lambda found: len({each["id"] for each in found.turns if "sha256" in each}) == 4)
+    worker = Worker(brokers)
+    assert (brokers.loses_acknowledgements, worker.letters, worker.mismatches) == (0, [], 0)
+    assert [len(json.loads(value)["messages"]) for _, value in worker.requests] == [1, 3, 3, 5]
+
+
+async def test_a_torn_request_of_an_earlier_process_stops_no_later_one(tmp_path):
+    session = ""
+    async with running(tmp_path) as gateway:
+        await gateway.post(body(*HEALTHY[:1], stream=True))
+        await gateway.brokers.ends(1)
+        session = gateway.brokers.runs()[0][0]
+    torn = Journal(tmp_path)
+    torn.append([InputRecord(AGENT_TURNS, session, b'{"type":"history.rewound","to":0}', (), "torn", 0)])
+    torn.close()
+    async with running(tmp_path) as gateway:
+        await gateway.post(body(*HEALTHY[:3], stream=True))
+        await gateway.brokers.ends(1)
+        await gateway.brokers.until(lambda found: "request.sent" in found.types)
+    assert gateway.brokers.types == ["history.rewound", "session.opened", "history.restored", "request.sent"]
 
 
 async def test_a_gateway_that_stops_leaves_the_rest_to_the_next_one(tmp_path, monkeypatch):
