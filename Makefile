@@ -13,7 +13,7 @@ SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node
 PAGES := examples/screens/dist/both.js
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal bench mutants release wheels record resume clients kafka modules schemas docs site pictures deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal bench mutants release wheels record resume clients served kafka modules schemas docs site pictures deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,8 +89,12 @@ record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scrip
 resume: $(VENV)/.dev ## resume damaged sessions with the real Claude Code, Codex and Gemini CLI (npm), before and after `reknit repair`
 	@$(BIN)/python tests/clients/resume.py $(ARGS)
 
-clients: $(VENV)/.dev ## let the real Claude Code and Codex (npm) resume session files that Reknit wrote
+clients: $(VENV)/.dev ## let the real Claude Code and Codex (npm) resume session files that Reknit wrote, then `make served`
 	@$(BIN)/python tests/clients/written.py $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python tests/clients/through_gateway.py)
+
+served: $(VENV)/.dev ## run the real Claude Code, Codex and Gemini CLI (npm) through `reknit serve`, with faults
+	@$(BIN)/python tests/clients/through_gateway.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)
 	@deploy/kafka/run $(ARGS)

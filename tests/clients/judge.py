@@ -30,8 +30,8 @@ SIGNATURES: Final = {
 # session with tools. So the judge compares the calls with the calls that have a response.
 _COUNTS: Final = ("GEM-03", "GEM-03b")
 _SIGNED: Final = {
-    "anthropic": ("signature", "messages.{}: Invalid `signature` in `thinking` block"),
-    "openai-responses": ("encrypted_content", "The encrypted content for item {} could not be verified."),
+    "anthropic": ("signature", "{}: Invalid `signature` in `thinking` block"),
+    "openai-responses": ("encrypted_content", "The encrypted content {} could not be verified."),
     "gemini": ("thoughtSignature", "Corrupted thought signature."),
 }
 _TEXT_ONLY: Final = [{"type": "text", "text": "Fine."}]
@@ -48,6 +48,9 @@ class Asked(NamedTuple):
 
 class Judge:
     """Answers by a script, step by step, what it does not refuse.
+
+    A step has ``blocks`` of content. With ``revokes``, no signature is valid after it. With ``cut``, its stream breaks
+    in the middle: the connection is aborted (``reset``), or the body ends as if it were whole (``end``).
 
     Attributes:
         asked: the requests of the conversation in order. Programs' other requests (titles, quotas) have no tools.
@@ -82,7 +85,10 @@ class Judge:
             self.asked.append(Asked(body, refusal))
             if refusal or not self._steps:
                 return refusal, {"blocks": _TEXT_ONLY}
-            return "", self._steps.pop(0)
+            step = self._steps.pop(0)
+            if step.get("revokes"):
+                self.issued = set()
+            return "", step
 
 
 def refusal_of(target: str, model: str | None, data: bytes, body: Any, issued: Collection[str]) -> str:
@@ -96,7 +102,17 @@ def refusal_of(target: str, model: str | None, data: bytes, body: Any, issued: C
             return violation.message
     member, sentence = _SIGNED[target]
     foreign = next((found for found in _values(body, member) if found not in issued), None)
-    return "" if foreign is None else sentence.format(foreign[:8])
+    return "" if foreign is None else sentence.format(_named(target, body, foreign))
+
+
+def _named(target: str, body: Any, foreign: str) -> str:
+    """Return how a provider names a value: by its place, or by its beginning and its end."""
+    if target == "anthropic":
+        for at, message in enumerate(body["messages"]):
+            for place, block in enumerate(message["content"] if isinstance(message["content"], list) else ()):
+                if block.get("signature") == foreign:
+                    return f"messages.{at}.content.{place}"
+    return f"{foreign[:4]}...{foreign[-4:]}"
 
 
 def _has_open_call(body: Any) -> bool:
@@ -214,6 +230,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.turns.append(None)
         events = list(_EVENTS[target](step, len(self.turns)))
+        if target == "anthropic" and not json.loads(data).get("stream"):
+            self._reply(200, _whole(step, events[0]["message"]))
+            return
         if target == "gemini" and "stream" not in self.path:
             self._reply(200, _joined(events))
             return
@@ -221,7 +240,21 @@ class _Handler(BaseHTTPRequestHandler):
             (f"event: {event['type']}\n" if "type" in event else "") + f"data: {json.dumps(event)}\n\n"
             for event in events
         )
-        self._send(200, "text/event-stream", "".join(frames).encode())
+        written = "".join(frames).encode()
+        if "cut" in step:
+            self._cut(written, step["cut"])
+        else:
+            self._send(200, "text/event-stream", written)
+
+    def _cut(self, data: bytes, kind: str) -> None:
+        """Send the first half of a stream's events."""
+        half = data[: data.index(b"\n\n", len(data) // 2) + 2]
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("content-length", str(len(half if kind == "end" else data)))
+        self.end_headers()
+        self.wfile.write(half)
+        self.close_connection = kind != "end"
 
     def _reply(self, status: int, body: dict[str, Any]) -> None:
         self._send(status, "application/json", json.dumps(body).encode())
@@ -233,6 +266,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+
+def _whole(step: Step, head: dict[str, Any]) -> dict[str, Any]:
+    """Return a step's texts and calls as one answer of Anthropic."""
+    content = []
+    for block in step["blocks"]:
+        if block["type"] == "call":
+            content.append({"type": "tool_use", "id": block["id"], "name": block["name"], "input": block["args"]})
+        elif block["type"] == "text":
+            content.append({"type": "text", "text": block["text"]})
+    reason = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+    return head | {"content": content, "stop_reason": reason}
 
 
 def _joined(events: list[dict[str, Any]]) -> dict[str, Any]:

@@ -49,6 +49,14 @@ class Lab:
         for letter, text in (("a", "RESULT-ONE"), ("b", "RESULT-TWO")):
             (self._work / f"{letter}.txt").write_text(f"{text}\n", encoding="utf-8")
         self._environment = environment(self.home) | self.program.prepare(self.home)
+        # More arguments of the next run.
+        self.more: tuple[str, ...] = ()
+
+    def start_again(self) -> None:
+        """Give the program a new home."""
+        shutil.rmtree(self.home)
+        self.home.mkdir()
+        self.program.prepare(self.home)
 
     def converse(self, *, reasoning: bool) -> None:
         """Hold the conversation whose session file is damaged, and keep it."""
@@ -102,8 +110,9 @@ class Lab:
         return {"outcome": "continues", "lost": lost}
 
     def _run(self, prompt: str, session: Path | None) -> tuple[int, str]:
+        first, *arguments = self.program.call(prompt, session)
         done = subprocess.run(
-            [str(self._file), *self.program.call(prompt, session)],
+            [str(self._file), first, *self.more, *arguments],
             cwd=self._work,
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -117,9 +126,7 @@ class Lab:
 def outcomes(lab: Lab, histories: list[str], kinds: list[str]) -> Iterator[dict[str, Any]]:
     """Yield the outcome of each kind of damage; without a choice of histories, half of them in each."""
     for half, history in enumerate(histories or HISTORIES):
-        shutil.rmtree(lab.home)
-        lab.home.mkdir()
-        lab.program.prepare(lab.home)
+        lab.start_again()
         lab.converse(reasoning=history != "tools")
         session = lab.restore()
         data = session.read_bytes()
