@@ -104,10 +104,9 @@ def _cut(kind: str) -> Callable[[GatewayLab], str]:
     def run(lab: GatewayLab) -> str:
         half = {"blocks": [{"type": "text", "text": "HALF-AN-ANSWER " * 20}], "cut": kind}
         code, said, asked = lab.ask("PROMPT-ONE", half, _answer())
-        is_whole = "ANSWER-ONE is complete" in said
-        if code == 0 and not is_whole:
-            return f"half an answer counts as whole: {said[-300:]}"
-        return "" if is_whole or code else f"{len(asked)} requests, exit {code}"
+        if "ANSWER-ONE is complete" in said or "HALF-AN-ANSWER" not in said or code:
+            return ""  # the program asked again, or reported an error
+        return f"half an answer counts as whole after {len(asked)} requests: {said[:600]}"
 
     return run
 
