@@ -223,3 +223,17 @@ def test_a_prompt_has_neither_media_nor_a_nul():
     done = normalize([user({"type": "hologram"})], to="copilot-cli")
     assert done.text == "[Nothing of this turn can be shown to this model.]"
     assert [fix.code for fix in done.fixes] == ["unknown_dropped", "turn_stubbed"]
+
+
+def test_an_error_result_with_an_image_elsewhere_is_repaired_in_the_middle_of_a_history():
+    where = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    failed = {"type": "tool_result", "tool_use_id": "a", "content": [where], "is_error": True}
+    tools = [{"name": "read", "input_schema": {"type": "object"}}]
+    body, codes = request_of(
+        "bedrock-converse",
+        [user("go"), said(call("a")), user(failed), said("well"), user("on")],
+        model=CLAUDE,
+        tools=tools,
+    )
+    assert codes == ["image_stubbed", "error_media_moved", "error_filled"]
+    assert body["messages"][2]["content"][0]["toolResult"]["status"] == "error"

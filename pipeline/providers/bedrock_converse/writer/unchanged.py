@@ -96,6 +96,7 @@ def _stays(block: Block) -> bool:
     if not isinstance(block, ToolResult):
         return True
     parts = block.content if type(block.content) is list else ()
-    if block.is_error and (is_empty_error(block) or not all(isinstance(part, Text) for part in parts)):
+    # Other parts than texts can only be written once they are fitted, so they come first.
+    if block.is_error and (not all(isinstance(part, Text) for part in parts) or is_empty_error(block)):
         return False
     return all(map(_stays, parts))
