@@ -33,8 +33,6 @@ _CONVERSE: Final = ("image", "document", "video")
 _GEMINI: Final = ("inlineData", "inline_data", "fileData", "file_data")
 # Base64 text of media that may stay of a body that is too large: well below every provider's limit.
 _ROOM: Final = 16 * 1024 * 1024
-# The part of a limit on the number of media that a step leaves, as for the limits that are known.
-_LEFT: Final = 0.7
 
 
 class Medium(Struct, frozen=True):
@@ -214,17 +212,9 @@ def stub_oldest(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
 
 
 def keep_newest(body: RefusedBody, words: Words, _refusal: Refusal) -> None:
-    """Keep as many of the newest media as the sentence allows.
-
-    Earlier media are replaced in steps of 30 % of the limit, so that later requests rarely change their prefix.
-    """
-    media, most = media_in(body), int(words["most"])
-    excess = max(len(media) - most, 0)
-    step = max(most - int(most * _LEFT), 1)
-    begin = _begin_of_turn(body)
-    earlier = sum(medium.turn < begin for medium in media)
-    whole_steps = -(-excess // step) * step
-    stub(body, media[: max(excess, min(whole_steps, earlier))], "the request has too many")
+    """Keep as many of the newest media as the sentence allows."""
+    media = media_in(body)
+    stub(body, media[: max(len(media) - int(words["most"]), 0)], "the request has too many")
 
 
 def stub_until_small(body: RefusedBody, _words: Words, _refusal: Refusal) -> None:

@@ -15,8 +15,7 @@ from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.healing.body import EVERY
 from reknit.pipeline.healing.errors import read_error
-from reknit.pipeline.healing.memory import NO_MEMORY
-from reknit.pipeline.healing.single import Healed, NotHealed, heal, recall, try_healing, try_remembered
+from reknit.pipeline.healing.single import Healed, NotHealed, heal, try_healing
 from reknit.pipeline.healing.table import HEALINGS, row_for
 from reknit.pipeline.validation import validate
 
@@ -553,40 +552,3 @@ def test_the_command_prints_the_request_or_why_there_is_none(tmp_path):
 
     wrong = run(tmp_path, {**BY_NAME["none-ant-credit"], "request": []})
     assert (wrong.exit_code, "an object" in wrong.stderr) == (2, True)
-
-
-def images_kept(memory, count):
-    """Return which of a history's images a later request has, after a limit of ten was refused."""
-    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-    messages = []
-    for number in range(count):
-        messages += [
-            {"role": "user", "content": [{"type": "text", "text": f"{number}"}, part]},
-            {"role": "assistant", "content": "seen"},
-        ]
-    body = json.dumps({"model": "m", "messages": messages[:-1]}).encode()
-    if memory is None:
-        words = "At most 10 image(s) may be provided in one request."
-        error = json.dumps({"error": {"message": words}}).encode()
-        done, memory = try_remembered(body, "vllm", NO_MEMORY, status=400, error=error, limit=3)
-    else:
-        done, memory = recall(body, "vllm", memory)
-    sent = json.loads(done.body)["messages"] if done else messages
-    kept = [number for number in range(count) if "image_url" in json.dumps(sent[2 * number])]
-    return kept, memory
-
-
-def test_images_beyond_a_stated_limit_go_in_steps_so_that_few_requests_change_their_prefix():
-    kept, memory = images_kept(None, 11)
-    assert kept == list(range(3, 11))
-    first = [images_kept(memory, count)[0][0] for count in range(11, 21)]
-    assert first == [3, 3, 3, 6, 6, 6, 9, 9, 9, 12]
-    assert images_kept(memory, 10)[0] == list(range(10))
-
-
-def test_images_of_the_current_turn_go_only_where_the_limit_needs_it():
-    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
-    messages = [{"role": "user", "content": [part] * 11}]
-    error = {"error": {"message": "At most 10 image(s) may be provided in one request."}}
-    done = heal({"model": "m", "messages": messages}, "vllm", status=400, error=error)
-    assert json.loads(done.body)["messages"][0]["content"].count(part) == 10
