@@ -304,17 +304,18 @@ async def test_turns_that_are_written_twice_leave_the_history_as_it_is(tmp_path)
     """A worker forgets the ids of messages that a restored history replaces."""
     brokers = InputBrokers()
     brokers.is_down = True
-    other = [user("one"), said("another"), user("two")]
+    other = [user("one"), said("another"), user("two"), said("2"), user("three"), said("3"), user("four")]
     async with running(tmp_path, brokers=brokers) as gateway:
-        for messages in (HEALTHY[:1], HEALTHY[:3], other, [*other, said("2"), user("three")]):
+        for messages in (HEALTHY[:1], HEALTHY[:3], other[:3], other[:5]):
             await gateway.post(body(*messages, stream=True))
         brokers.loses_acknowledgements = 3
         brokers.is_down = False
         await brokers.ends(4)
-        await brokers.until(lambda found: len({each["id"] for each in found.turns if "sha256" in each}) == 4)
+        await gateway.post(body(*other, stream=True))
+        await brokers.until(lambda found: len({each["id"] for each in found.turns if "sha256" in each}) == 5)
     worker = Worker(brokers)
     assert (brokers.loses_acknowledgements, worker.letters, worker.mismatches) == (0, [], 0)
-    assert [len(json.loads(value)["messages"]) for _, value in worker.requests] == [1, 3, 3, 5]
+    assert [len(json.loads(value)["messages"]) for _, value in worker.requests] == [1, 3, 3, 5, 7]
 
 
 async def test_a_torn_request_of_an_earlier_process_stops_no_later_one(tmp_path):
