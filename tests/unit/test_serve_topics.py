@@ -118,6 +118,20 @@ async def test_a_cut_answer_ends_its_run_as_cut(tmp_path):
     assert [run[1:] for run in gateway.brokers.runs()] == [(b"".join(STREAM[:3]), "cut")]
 
 
+async def test_a_client_that_leaves_ends_its_run_with_the_bytes_so_far(tmp_path):
+    async def endless(request):
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"".join(STREAM[:3]))
+        await asyncio.Event().wait()
+
+    async with running(tmp_path, endless) as gateway:
+        async with gateway.client.post(f"{gateway.url}/v1/messages", data=body(user("hi"), stream=True)) as response:
+            await response.content.readany()
+        await gateway.brokers.ends(1)
+    assert [run[1:] for run in gateway.brokers.runs()] == [(b"".join(STREAM[:3]), "client left")]
+
+
 async def test_a_refusal_crosses_to_the_log_and_is_not_healed_by_the_worker(tmp_path):
     sentence = "messages.1.content.0: Invalid `signature` in `thinking` block"
 
