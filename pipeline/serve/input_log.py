@@ -154,7 +154,7 @@ class InputLog:
             queue, self._queue, size = self._queue, [], self._queued
             try:
                 await self._in_thread(self._store, queue)
-            except Exception as error:  # noqa: BLE001  a fault must not stop the log for good
+            except Exception as error:  # noqa: BLE001  a fault must not end the task
                 self.failures += 1
                 self._metrics.log_lost.labels("disk" if isinstance(error, OSError) else "fault").inc(len(queue))
                 log.warning("%d records cannot be stored: %s", len(queue), error_name(error))

@@ -38,8 +38,8 @@ log = logging.getLogger("reknit.serve")
 
 # A setting of the worker's own.
 _OF_WORKER: Final = frozenset({"expires_after"})
-# The next request of the client has the turns of answers. What the gateway has healed applies to the worker's request,
-# which it never heals itself.
+# The next request of the client has the turns of answers. The gateway's healings apply to the worker's request, which
+# it never heals itself.
 _OF_MIRROR: Final = MappingProxyType({"record_assistant": False, "heal": "on"})
 
 
