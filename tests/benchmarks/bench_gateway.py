@@ -192,12 +192,13 @@ class Loads:
     def chat(self, side, count):
         return [side.request(CHAT_PATH, gateway_bodies.chat(next(self._seed))) for _ in range(count)]
 
-    def known(self, side, count):
+    def known(self, side, count, path=MESSAGES_PATH):
         """Return the first requests of a few conversations, and those that follow, the conversations in turn."""
-        bodies = [gateway_bodies.conversation(next(self._seed)) for _ in range(CONVERSATIONS)]
+        make = gateway_bodies.conversation if path == MESSAGES_PATH else gateway_bodies.chat_conversation
+        bodies = [make(next(self._seed)) for _ in range(CONVERSATIONS)]
         while sum(len(each) - 1 for each in bodies) < count:
-            bodies.append(gateway_bodies.conversation(next(self._seed)))
-        requests = [[side.request(MESSAGES_PATH, body) for body in each] for each in bodies]
+            bodies.append(make(next(self._seed)))
+        requests = [[side.request(path, body) for body in each] for each in bodies]
         later = itertools.chain.from_iterable(zip(*(each[1:] for each in requests), strict=True))
         return [each[0] for each in requests], list(later)
 
@@ -206,8 +207,8 @@ def _new(loads, side):
     return cpu_of(side, loads.new(side, REQUESTS))
 
 
-def _known(loads, side):
-    first, later = loads.known(side, REQUESTS)
+def _known(loads, side, path=MESSAGES_PATH):
+    first, later = loads.known(side, REQUESTS, path)
     cpu_of(side, first)
     return cpu_of(side, later)
 
@@ -293,16 +294,22 @@ def against_bare(what, work, loads, ours, bare, *, rounds, most):
 
 
 def against_peer(name, loads, ours, peer, *, rounds, count, least):
-    """Compare requests per core with those of another gateway."""
+    """Compare requests per core with those of another gateway, which knows no conversations."""
     _chat(loads, peer, count)
-    pairs = [(_chat(loads, peer, count), _chat(loads, ours)) for _ in range(rounds)]
-    other, mine = (statistics.median(values) for values in zip(*pairs, strict=True))
-    measure.report(
-        what="gateway, requests of 25 kB (Chat Completions) per core",
-        ours=f"{1 / mine:,.0f}/s ({measure.duration(mine)})",
-        theirs=f"{name} {1 / other:,.0f}/s ({measure.duration(other)})",
-        **measure.as_fast(statistics.median(other / mine for other, mine in pairs), least),
-    )
+    works = {"known conversations": functools.partial(_known, path=CHAT_PATH), "new conversations": _chat}
+    took = {"peer": [], **{what: [] for what in works}}
+    for _ in range(rounds):
+        took["peer"].append(_chat(loads, peer, count))
+        for what, work in works.items():
+            took[what].append(work(loads, ours))
+    for what in works:
+        other, mine = statistics.median(took["peer"]), statistics.median(took[what])
+        measure.report(
+            what=f"gateway, requests of 25 kB (Chat Completions, {what}) per core",
+            ours=f"{1 / mine:,.0f}/s ({measure.duration(mine)})",
+            theirs=f"{name} {1 / other:,.0f}/s ({measure.duration(other)})",
+            **measure.as_fast(statistics.median(b / a for a, b in zip(took[what], took["peer"], strict=True)), least),
+        )
 
 
 def latency(name, side, bare, work, *, per_second=PACED_PER_SECOND):

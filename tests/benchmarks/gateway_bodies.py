@@ -68,15 +68,27 @@ def streaming(seed):
 
 def conversation(seed):
     """Return the bodies of a conversation that needs repair, oldest first; each has two messages more."""
+    return [_body(_broken(json.loads(json.dumps(each)))) for each in _growing(seed)]
+
+
+def chat_conversation(seed):
+    """Return the bodies of a conversation in the shape of Chat Completions that needs no repair, oldest first."""
+    return list(map(_chat_body, _growing(seed)))
+
+
+def _growing(seed):
     messages = _messages(_LAST, seed)
-    whole_bodies = (messages[: end + 1] for end in range(_FIRST, _LAST) if messages[end]["role"] == "user")
-    return [_body(_broken(json.loads(json.dumps(each)))) for each in whole_bodies]
+    return [messages[: end + 1] for end in range(_FIRST, _LAST) if messages[end]["role"] == "user"]
 
 
 def chat(seed):
     """Return the whole history in the shape of Chat Completions."""
+    return _chat_body(_messages(LENGTH, seed))
+
+
+def _chat_body(messages):
     made = []
-    for message in _messages(LENGTH, seed):
+    for message in messages:
         blocks = {block["type"]: block for block in message["content"]}
         if "tool_result" in blocks:
             found = blocks["tool_result"]
