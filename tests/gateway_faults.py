@@ -266,6 +266,16 @@ class GatewayProcess:
         # The number of the process; None while it dies and the next one starts.
         self.life, self.lives = None, 0
 
+    @asynccontextmanager
+    async def running(self):
+        """Start it; no process is left afterwards, whatever happens."""
+        await self.start()
+        try:
+            yield self
+        finally:
+            if self.process.returncode is None:
+                await self.kill()
+
     async def start(self):
         """Start it, and wait until it accepts connections."""
         with (self.directory / "log").open("ab") as log:

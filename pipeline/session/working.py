@@ -181,7 +181,7 @@ class WorkingHistory:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._scale(turns, scale)
         self._change_prefix(self._bound(turns), turns)
-        if self.fit.touches:
+        if self.fit.touches or self.bindings.keeps_answered:
             self._take(turns)
             return
         self.archive.keep_history(turns)

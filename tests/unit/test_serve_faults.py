@@ -87,9 +87,11 @@ async def test_each_of_2000_exchanges_ends_as_its_fault_allows(tmp_path):
     conversations = Conversations(seed=36).plan(COUNT)
     plans = list(chain.from_iterable(conversations))
     provider = FaultyProvider(plans)
-    async with provider.running() as to, aiohttp.ClientSession() as session:
-        gateway = GatewayProcess(to, tmp_path)
-        await gateway.start()
+    async with (
+        provider.running() as to,
+        aiohttp.ClientSession() as session,
+        GatewayProcess(to, tmp_path).running() as gateway,
+    ):
         run, waiting = Run(provider, gateway, session), list(conversations)
         inflicting = asyncio.create_task(run.inflict())
         await asyncio.gather(*(run.converse(waiting) for _ in range(CLIENTS)))
