@@ -38,7 +38,7 @@ class Group:
         return state, strategy, found
 
     async def uses(self, strategy, members, seconds=30.0):
-        """Wait until so many members have partitions by a strategy; return the partitions of each."""
+        """Wait until this number of members have partitions by a strategy; return the partitions of each."""
         deadline = harness.deadline_after(seconds)
         while True:
             state, used, found = await self.look()

@@ -40,6 +40,31 @@ MUTANTS = {
     "at least once: state and position may be several record batches": Mutant(
         "engine/writer", "max_batch_size=sys.maxsize", "", "at-least-once", job="sessions"
     ),
+    "the group's offset is committed before the transaction": Mutant(
+        "engine/partition",
+        "                self._committed_to = await self._write_batch(batch)",
+        "                self._on_position(batch.group_offset)\n"
+        "                self._committed_to = await self._write_batch(batch)",
+        seeds=50,
+    ),
+    "every assignment counts as the one after the last": Mutant(
+        "engine/transport", "continuous = generation_id == self._generation + 1", "continuous = True", seeds=200
+    ),
+    "the changelog is read before the former owner is fenced": Mutant(
+        "engine/partition",
+        """        try:
+            async with asyncio.timeout(self._tuning.start_seconds):
+                await self._writer.open()
+        except TimeoutError:
+            raise self._stuck("taking the partition over", self._tuning.start_seconds) from None
+        position = await self._kept.read()
+""",
+        """        position = await self._kept.read()
+        async with asyncio.timeout(self._tuning.start_seconds):
+            await self._writer.open()
+""",
+        seeds=50,
+    ),
     "a record of a release that was taken stays in the changelog": Mutant(
         "stages/waiting", "            self._removed.add(offset)\n", "            pass\n", job="sessions"
     ),
