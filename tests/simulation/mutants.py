@@ -90,7 +90,7 @@ MUTANTS = {
         job="sessions",
     ),
     "where a session begins depends on where batches end": Mutant(
-        "stages/turn_state", "entry is None or entry.first != offset:", "entry is None:", job="sessions"
+        "stages/turn_state", "entry is None or entry.first != offset:", "entry is None:", seeds=200, job="sessions"
     ),
     "an epoch goes on after a commit that may have been sent twice": Mutant(
         "engine/epochs",
