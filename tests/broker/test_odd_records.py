@@ -48,7 +48,7 @@ FAULTS = {"null": None, "bytes": b"a\xff\xfe", "long": b"x" * (16 * 1024 + 1)}
 HUGE = b"y" * 3_000_000
 NAMES = ["other", *(value for name, value in vars(names).items() if name.isupper() and isinstance(value, str))]
 # Headers that an event needs if it has them. A turn that has a value needs no header.
-NEEDED = {"source", "run", "framing", "transcript", "status"}
+NEEDED = {"source", "run", "framing", "transcript", "status", "seq"}
 PAST = 1_700_000_000_000
 TIMES = [-1, 0, 1, -5, -(2**63), 2**62, 2**63 - 1]
 
