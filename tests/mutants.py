@@ -4,7 +4,7 @@ them.
 ``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [--group core|streams|engine]`` works with mutmut
 on a copy of the last commit. It draws a sample from each group of modules, prints each survivor as a diff, and exits
 with 3 if there are any. The first minutes are spent on finding which tests run which function; ``--keep`` keeps that
-result and what is judged, so that a later run goes on from there. A function that no test runs counts as survived.
+result and what is judged, so that a later run continues from there. A function that no test runs counts as survived.
 Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
 """
 

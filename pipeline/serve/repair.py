@@ -58,8 +58,8 @@ class Repaired(Struct, frozen=True):
         reason: the broken rule or the error, without content.
         params: the names of parameters that the configuration added.
         end: whether a later turn may change the end of the body.
-        written: the body that a worker writes for the same history, also where the client's bytes are sent; None if
-            there is none, or if answered requests have changed it.
+        written: the body that a worker writes for the same history, also where the client's bytes are sent; None
+            without one, or if answered requests have changed it.
     """
 
     outcome: Outcome
