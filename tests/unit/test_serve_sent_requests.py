@@ -52,8 +52,9 @@ class Log:
 
 
 def incomplete(log):
-    (found,) = log.metrics.log_incomplete.collect()
-    return {each.labels["reason"]: each.value for each in found.samples if each.name.endswith("_total")}
+    samples = [each for metric in log.metrics.registry.collect() for each in metric.samples]
+    name = "reknit_serve_log_incomplete_total"
+    return {each.labels["reason"]: each.value for each in samples if each.name == name}
 
 
 def test_a_session_with_a_gap_is_restored_by_its_next_request_also_to_a_history_that_it_had_before():
