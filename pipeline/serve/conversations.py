@@ -63,12 +63,16 @@ def conversation_key(
         upstream: the upstream's name.
         target: of the request.
     """
+    sessions = [headers.get(name, "") for name in _SESSION_HEADERS]
+    parts = [upstream, target, *credentials_in(headers), *sessions, *_first_words(members)]
+    return hmac.digest(secret, msgspec.json.encode(parts), hashlib.sha256)
+
+
+def credentials_in(headers: MultiMapping[str]) -> list[str]:
+    """Return the credentials of a client, the same for all its requests."""
     access_key = access_key_in(headers.get("authorization", ""))
     # A signature differs in each request.
-    credentials = [access_key] if access_key else [headers.get(name, "") for name in sorted(CREDENTIALS)]
-    sessions = [headers.get(name, "") for name in _SESSION_HEADERS]
-    parts = [upstream, target, *credentials, *sessions, *_first_words(members)]
-    return hmac.digest(secret, msgspec.json.encode(parts), hashlib.sha256)
+    return [access_key] if access_key else [headers.get(name, "") for name in sorted(CREDENTIALS)]
 
 
 def _first_words(members: Mapping[str, Raw]) -> list[str]:

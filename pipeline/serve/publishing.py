@@ -14,9 +14,8 @@ from msgspec import Struct
 from multidict import MultiMapping
 
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
-from reknit.pipeline.serve.conversations import conversation_key
+from reknit.pipeline.serve.conversations import conversation_key, credentials_in
 from reknit.pipeline.serve.endpoints import Endpoint
-from reknit.pipeline.serve.headers import CREDENTIALS
 from reknit.pipeline.serve.input_log import InputLog
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.received import Received
@@ -153,7 +152,7 @@ def session_of(secret: bytes, exchanged: Exchanged, given: RequestBody) -> str:
     headers = exchanged.headers
     upstream, target = exchanged.upstream.name, exchanged.endpoint.target
     key = conversation_key(secret, headers, given.members, upstream=upstream, target=target)
-    credentials = "\0".join(headers.get(name, "") for name in sorted(CREDENTIALS))
+    credentials = "\0".join(credentials_in(headers))
     tenant = hmac.digest(secret, credentials.encode("utf-8", "surrogateescape"), hashlib.sha256)
     return f"serve-{tenant.hex()[:_TENANT_DIGITS]}/{key.hex()[:_CONVERSATION_DIGITS]}"
 

@@ -13,10 +13,14 @@ from aiohttp import web
 from build import answered, called, said, user
 from gateway import Provider, body, gateway_to, streamed
 from input_brokers import InputBrokers, Worker
+from multidict import CIMultiDict
 from sender_runs import anthropic
 
+from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.journal import Journal
 from reknit.pipeline.serve.journal_format import InputRecord
+from reknit.pipeline.serve.publishing import Exchanged, session_of
+from reknit.pipeline.serve.repair import RequestBody
 from reknit.pipeline.serve.upstreams import Upstream
 from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
 
@@ -267,6 +271,25 @@ async def test_tenants_and_branches_have_sessions_of_their_own(tmp_path):
     assert len(set(sessions)) == 3
     tenants = [session.partition("/")[0] for session in sessions]
     assert (tenants[0] == tenants[2], tenants[0] == tenants[1]) == (True, False)
+
+
+def test_requests_of_a_client_that_signs_each_one_have_one_session():
+    def session(access_key, signature):
+        scope = f"{access_key}/20260101/us-east-1/bedrock/aws4_request"
+        signed = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host;x-amz-date, Signature={signature * 64}"
+        given = RequestBody(body(user("one")))
+        exchanged = Exchanged(
+            headers=CIMultiDict(Authorization=signed),
+            upstream=Upstream(name="aws", to="https://bedrock-runtime.us-east-1.amazonaws.com"),
+            endpoint=Endpoint("bedrock-converse", "m"),
+            request_id="r",
+            given=given,
+            sent=given.data,
+            written=None,
+        )
+        return session_of(b"secret", exchanged, given)
+
+    assert session("AKIA1", "a") == session("AKIA1", "b") != session("AKIA2", "a")
 
 
 async def test_no_key_reaches_the_topics_or_the_journal(tmp_path):
