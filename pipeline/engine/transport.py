@@ -410,7 +410,7 @@ class SpanConsumer(driver.Consumer):
             if not (continuous and tp in assigned and actor.phase is Phase.PAUSED)
         }:
             await self._close_partitions(closing)
-        for tp in assigned:
+        for tp in sorted(assigned):
             topic = self._runtime.contract_name(tp.topic)
             if tp in self.actors:
                 self.actors[tp].resume()
@@ -450,7 +450,7 @@ class SpanConsumer(driver.Consumer):
         await self._offsets.finish()
 
     async def _close_partitions(self, tps: set[TopicPartition]) -> None:
-        closing = [self.actors.pop(tp) for tp in tps]
+        closing = [self.actors.pop(tp) for tp in sorted(tps)]
         await asyncio.gather(*(actor.close() for actor in closing))
         for actor in closing:
             self._runtime.metrics.on_lag(actor.topic, actor.number, None)
