@@ -55,11 +55,16 @@ class Script:
     def __init__(self, stream):
         self._stream = stream
         self._lines = {}  # the rest of the run of each session
+        self._released = set()
         self._count = 0
 
     def next(self, key):
         self._count += 1
-        return self._line(key) if self._stream.fraction() < 0.5 else self._turn(self._count)
+        piece = self._line(key) if self._stream.fraction() < 0.5 else self._turn(self._count)
+        if piece.value == _RELEASED:
+            self._released.add(key)
+        # Forgetting ends a release at once, so its results depend on how far the release is.
+        return structs.replace(piece, value=_CLOSED) if piece.value == _FORGOTTEN and key in self._released else piece
 
     def _turn(self, number):
         """Return a turn, or an event of a session's life. Failures, releases and ends are frequent."""
@@ -102,6 +107,7 @@ def _opened(**policy):
     return json.dumps({"type": "session.opened", "targets": ["anthropic", "openai-chat"], "policy": policy})
 
 
+_RELEASED, _CLOSED, _FORGOTTEN = (json.dumps({"type": f"session.{end}"}) for end in ("released", "closed", "forgotten"))
 _TURNS = (
     *[lambda number, _: _appended(user(f"question {number}"))] * 4,
     *[lambda number, _: _appended(said(f"answer {number}"))] * 2,
@@ -110,9 +116,9 @@ _TURNS = (
     lambda number, earlier: _appended(user(f"again {number}"), id=f"i{earlier % 3}"),
     lambda number, _: _appended({"role": "nobody", "content": str(number)}),
     lambda number, _: f"no JSON: {number}",
-    *[lambda _number, _earlier: json.dumps({"type": "session.released"})] * 2,
+    *[lambda _number, _earlier: _RELEASED] * 2,
     *[lambda _, earlier: _opened(expires_after=earlier % 4, record_assistant=True)] * 3,
-    lambda _, earlier: json.dumps({"type": ("session.forgotten", "session.closed", "session.closed")[earlier % 3]}),
+    lambda _, earlier: (_FORGOTTEN, _CLOSED, _CLOSED)[earlier % 3],
 )
 
 
