@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -157,3 +158,12 @@ def environment(home: Path) -> dict[str, str]:
     """Return the environment of a program: nothing of this machine's but the place of node."""
     node = str(Path(shutil.which("node") or "node").parent)
     return {"HOME": str(home), "PATH": f"{node}:/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def run_on_loopback() -> None:
+    """Continue this script in a network namespace that has the loopback alone, unless it runs in one."""
+    if os.environ.get("RESUMED_APART") == "1":
+        return
+    inside = 'ip link set lo up && exec "$0" "$@"'
+    apart = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", inside, sys.executable, *sys.argv]
+    sys.exit(subprocess.run(apart, env=os.environ | {"RESUMED_APART": "1"}, check=False).returncode)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from damage import DAMAGE, SessionFile
 from judge import SIGNATURES, Judge
-from programs import PORT, PROGRAMS, environment, install
+from programs import PORT, PROGRAMS, environment, install, run_on_loopback
 
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError
@@ -205,10 +205,7 @@ def main() -> None:
     given = parser.parse_args()
     runs = [(name, version) for name in given.only or PROGRAMS for version in given.version or PROGRAMS[name].versions]
     files = {run: install(PROGRAMS[run[0]], run[1], given.programs) for run in runs}
-    if os.environ.get("RESUMED_APART") != "1":
-        inside = 'ip link set lo up && exec "$0" "$@"'
-        apart = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", inside, sys.executable, *sys.argv]
-        sys.exit(subprocess.run(apart, env=os.environ | {"RESUMED_APART": "1"}, check=False).returncode)
+    run_on_loopback()
     judge, rows = Judge(PORT), []
     given.to.parent.mkdir(parents=True, exist_ok=True)
     with given.to.open("w", encoding="utf-8") as log:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import struct
 import subprocess
@@ -31,7 +30,7 @@ from typing import Final
 
 from damage import SessionFile, doubled_result, foreign_reasoning, lost_result, orphan_result
 from judge import SIGNATURES, Asked, Judge
-from programs import PORT, PROGRAMS, install
+from programs import PORT, PROGRAMS, install, run_on_loopback
 from resume import INSTALLED, MARKERS, ROOT, Lab
 
 UPSTREAM_PORT: Final = 18082
@@ -202,10 +201,7 @@ def main() -> None:
     names = given.only or PROGRAMS
     runs = [(name, version) for name in names for version in given.version or PROGRAMS[name].versions[:1]]
     files = {run: install(PROGRAMS[run[0]], run[1], given.programs) for run in runs}
-    if os.environ.get("RESUMED_APART") != "1":
-        inside = 'ip link set lo up && exec "$0" "$@"'
-        apart = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", inside, sys.executable, *sys.argv]
-        sys.exit(subprocess.run(apart, env=os.environ | {"RESUMED_APART": "1"}, check=False).returncode)
+    run_on_loopback()
     judge, failures, count = Judge(UPSTREAM_PORT), 0, 0
     with tempfile.TemporaryDirectory(prefix="gateway-") as state, gateway(Path(state)):
         for name, version in runs:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from judge import SIGNATURES, Judge
 from msgspec import structs
-from programs import MODEL, PORT, PROGRAMS, environment, install
+from programs import MODEL, PORT, PROGRAMS, environment, install, run_on_loopback
 
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError
@@ -52,10 +51,7 @@ def main() -> None:
     names = given.only or SHAPES
     runs = [(name, version) for name in names for version in given.version or PROGRAMS[name].versions[:1]]
     files = {run: install(PROGRAMS[run[0]], run[1], given.programs) for run in runs}
-    if os.environ.get("RESUMED_APART") != "1":
-        inside = 'ip link set lo up && exec "$0" "$@"'
-        apart = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", inside, sys.executable, *sys.argv]
-        sys.exit(subprocess.run(apart, env=os.environ | {"RESUMED_APART": "1"}, check=False).returncode)
+    run_on_loopback()
     judge, failures, count = Judge(PORT), 0, 0
     for name, version in runs:
         for case, fault in _outcomes(name, files[name, version], judge, given.case):
