@@ -15,7 +15,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
@@ -24,6 +24,7 @@ from reknit.pipeline.errors import error_name
 from reknit.pipeline.serve import store
 from reknit.pipeline.serve.store import Store
 from reknit.pipeline.session.bindings import End
+from reknit.pipeline.stages.content import ROOTS, unmarked
 
 log = logging.getLogger("reknit.serve")
 
@@ -32,7 +33,6 @@ _MOST_ROWS: Final = 500_000
 # The part of the rows that is forgotten at once when there are too many.
 _FORGOTTEN: Final = 100
 _DIGEST: Final = 16
-_TURNS: Final = ("messages", "input", "contents")
 _turns: Final = msgspec.json.Decoder(list[Raw] | str)
 _any: Final = msgspec.json.Decoder()
 NOTHING_ANSWERED: Final[Mapping[int, bool]] = MappingProxyType({})
@@ -151,7 +151,7 @@ def digests_of(members: Mapping[str, Raw], counts: Collection[int]) -> dict[int,
     last = max(counts, default=0)
     try:
         for at, message in enumerate(_messages(members)[:last], 1):
-            running.update(msgspec.json.encode(_plain(_any.decode(message)), order="deterministic"))
+            running.update(msgspec.json.encode(unmarked(_any.decode(message), compared=True), order="deterministic"))
             if at in counts:
                 found[at] = running.copy().digest()
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -160,7 +160,7 @@ def digests_of(members: Mapping[str, Raw], counts: Collection[int]) -> dict[int,
 
 
 def _messages(members: Mapping[str, Raw]) -> list[Raw]:
-    for name in _TURNS:
+    for name in ROOTS:
         if name in members:
             try:
                 turns = _turns.decode(members[name])
@@ -168,14 +168,3 @@ def _messages(members: Mapping[str, Raw]) -> list[Raw]:
                 return []
             return [members[name]] if isinstance(turns, str) else turns
     return []
-
-
-def _plain(value: Any, name: str = "") -> Any:  # noqa: ANN401  any JSON
-    """The value without cache breakpoints, and with contents as lists."""
-    if isinstance(value, dict):
-        return {key: _plain(each, key) for key, each in value.items() if key != "cache_control"}
-    if isinstance(value, list):
-        return [_plain(each) for each in value if not (isinstance(each, dict) and each.keys() == {"cachePoint"})]
-    if name == "content" and isinstance(value, str):
-        return [{"type": "text", "text": value}]
-    return value

@@ -20,6 +20,7 @@ from multidict import MultiMapping
 
 from reknit.pipeline.serve.aws import access_key_in
 from reknit.pipeline.serve.headers import CREDENTIALS
+from reknit.pipeline.stages.content import ROOTS
 
 # Headers that Claude Code and Codex send with each request of a conversation.
 _SESSION_HEADERS: Final = (
@@ -29,7 +30,6 @@ _SESSION_HEADERS: Final = (
     "session-id",
     "thread-id",
 )
-_TURNS: Final = ("messages", "input", "contents")
 # Claude Code writes the date and the state of its tools into the first message of the user, and changes them.
 _REMINDER: Final = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.DOTALL)
 _turns: Final = msgspec.json.Decoder(list[Raw] | str)
@@ -77,7 +77,7 @@ def credentials_in(headers: MultiMapping[str]) -> list[str]:
 
 def _first_words(members: Mapping[str, Raw]) -> list[str]:
     """Return the texts of the first message of the user."""
-    for name in _TURNS:
+    for name in ROOTS:
         value = members.get(name)
         if value is None:
             continue

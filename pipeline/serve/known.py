@@ -21,12 +21,12 @@ from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.session.bindings import End, end_of
 from reknit.pipeline.session.documents import GrowingDocument
 from reknit.pipeline.session.request import Normalized
+from reknit.pipeline.stages.content import ROOTS
 
 # Memory for all conversations at most, by an estimate.
 _MOST_BYTES: Final = 64 * 1024 * 1024
 # A conversation has its last body, its settled messages as bytes, and objects for each message.
 _BYTES_OF_MESSAGE: Final = 2048
-_LISTS: Final = ("messages", "input", "contents")
 _messages: Final = msgspec.json.Decoder(list[Raw]).decode
 
 # The endpoint, the first message, and every member of the body but the messages.
@@ -120,7 +120,7 @@ def _ended(document: GrowingDocument) -> tuple[Normalized, End]:
 
 def _messages_in(members: Mapping[str, Raw]) -> list[Raw]:
     """Return the messages of a body; none where several members, or no list, may be its messages."""
-    lists = [members[name] for name in _LISTS if name in members]
+    lists = [members[name] for name in ROOTS if name in members]
     try:
         return _messages(lists[0]) if len(lists) == 1 else []
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -128,5 +128,5 @@ def _messages_in(members: Mapping[str, Raw]) -> list[Raw]:
 
 
 def _key_of(endpoint: Endpoint, first: Raw, members: Mapping[str, Raw]) -> _Key:
-    head = frozenset((name, bytes(value)) for name, value in members.items() if name not in _LISTS)
+    head = frozenset((name, bytes(value)) for name, value in members.items() if name not in ROOTS)
     return endpoint, bytes(first), head
