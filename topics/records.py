@@ -437,7 +437,7 @@ RECORD_KINDS: tuple[RecordKind, ...] = (
     RecordKind(
         name="ProviderEvents",
         topic=PROVIDER_EVENTS,
-        summary="The provider's bytes as received, whole events separated by newlines unless `framing` says otherwise.",
+        summary="The provider's bytes as received, whole events separated by newlines unless `framing` is `bytes`.",
         headers=headers.EventHeaders,
     ),
     RecordKind(

@@ -44,7 +44,7 @@ class Logged(Struct, frozen=True):
 
     @property
     def judged(self) -> bytes:
-        """Return the value of the header `judged`: the target, and the rules that the request broke as it was sent."""
+        """Return the value of the header `judged`: the target, and the rules that the request broke, unrepaired."""
         body = self.body if not self.model else {**self.body, "model": self.model}
         found = validate(msgspec.json.encode(body), self.target, self.model or None)
         broken = dict.fromkeys(each.rule for each in found if each.severity == "hard")

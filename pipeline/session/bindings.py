@@ -83,7 +83,7 @@ class Change(Struct, frozen=True):
 
 
 class PrefixBindings:
-    """What was sent and answered in one session, and what reasoning is void; of prefix-bound targets only.
+    """Requests and answers of one session, and its void reasoning; of prefix-bound targets only.
 
     With ``keeps_answered``, what was answered settles for other targets too.
     """

@@ -1,4 +1,4 @@
-"""The end of a worker: what begins it, what it interrupts, and the exit status."""
+"""The end of a worker: its causes, the work that it interrupts, and the exit status."""
 
 from __future__ import annotations
 
