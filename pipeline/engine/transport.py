@@ -44,6 +44,7 @@ from reknit.pipeline.engine.connections import Loop, close_client
 from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.offsets import OffsetCommits
 from reknit.pipeline.engine.partition import Partition, Phase
+from reknit.pipeline.engine.pauses import pause
 from reknit.pipeline.engine.runtime import Runtime, TopicChangedError, log
 from reknit.pipeline.engine.writer import writer_for
 from reknit.pipeline.errors import error_name
@@ -432,8 +433,7 @@ class SpanConsumer(driver.Consumer):
 
     @Service.task
     async def _watch_group(self) -> None:
-        while not self.should_stop:
-            await self.sleep(_CHECK_SECONDS)
+        while await pause(self, _CHECK_SECONDS):
             try:
                 await self._thread.call_thread(self._thread.check_group)
             except ConsumerStoppedError:

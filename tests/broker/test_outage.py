@@ -262,7 +262,9 @@ async def test_sigterm_ends_a_worker_in_order_in_each_phase_of_an_outage(
         statuses["once a broker answers again"] = await workers["once a broker answers again"].stop(20)
         said = {phase: worker.tail(1 << 20) for phase, worker in workers.items()}
         given_up = {phase: "did not stop in time" in log or "Traceback" in log for phase, log in said.items()}
-        assert (statuses, given_up) == (dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, False)), said
+        assert (statuses, given_up) == (dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, False)), "\n".join(
+            f"{phase}:\n{log}" for phase, log in said.items()
+        )
         await fleets["at once"].start().ready(20)
         await lab.drained(own_broker.bootstrap, "p0.")
         assert (await lab.audit(own_broker.bootstrap, "p0."))["sessions"] > 1
