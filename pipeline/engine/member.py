@@ -36,8 +36,8 @@ class Member(Protocol):
     async def is_ours(self, tp: TopicPartition, position: int) -> bool | None:
         """Ask the group if this worker owns the partition now; None if that is unknown."""
 
-    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the group's offsets, after any rebalance under way."""
+    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Commit the group's offsets, after any rebalance under way; return False if the group did not accept them."""
 
     async def committed_by_hand(self, tp: TopicPartition) -> int | None:
         """Return the group's offset of a partition if no worker committed it."""

@@ -179,13 +179,14 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         """Return buffered spans of the wanted partitions; wait up to ``seconds`` for records or a poke."""
         return await self.call_thread(self._fetch_spans, wanted, seconds)  # type: ignore[no-any-return] # mode has no types here
 
-    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the group's offsets, after any rebalance under way. The next commit replaces a refused one."""
+    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Commit the group's offsets, after any rebalance under way; return False if the group did not accept them."""
         await self.in_group.wait()
         try:
-            await self.call_thread(self._commit_positions, positions)
+            return await self.call_thread(self._commit_positions, positions)  # type: ignore[no-any-return] # as above
         except ConsumerStoppedError as error:
             log.info("the group's offsets were not committed: %s", error_name(error))
+            return False
 
     async def bounds(self, tp: TopicPartition) -> tuple[int, int]:
         """Return a partition's first offset, and the offset after the last one that a reader may see."""
@@ -256,15 +257,16 @@ class SpanThread(driver.AIOKafkaConsumerThread):
         fetch = self._ensure_consumer()._coordinator.fetch_committed_offsets
         return await self.call_thread(fetch, list(tps))  # type: ignore[no-any-return] # as above
 
-    async def _commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def _commit_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
         consumer = self._ensure_consumer()
         found = {tp: (at, self.consumer.metadata_of(tp)) for tp, at in positions.items()}
         if not (offsets := {tp: offset for tp, offset in found.items() if tp in consumer.assignment()}):
-            return  # `commit` refuses an empty map
+            return True  # `commit` refuses an empty map
         try:
-            await self._commit_in_generation(offsets)
+            return await self._commit_in_generation(offsets)
         except (KafkaError, IllegalStateError) as error:
             log.info("the group's offsets were not committed: %s", error_name(error))
+            return False
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002  Faust gives it
         """Create the client, with Faust's co-partitioning and sticky assignor; read_committed for exactly-once."""
@@ -411,6 +413,8 @@ class SpanConsumer(driver.Consumer):
             if not (continuous and tp in assigned and actor.phase is Phase.PAUSED)
         }:
             await self._close_partitions(closing)
+            for tp in closing:
+                self._offsets.forget(tp)
         for tp in sorted(assigned):
             topic = self._runtime.contract_name(tp.topic)
             if tp in self.actors:

@@ -171,10 +171,10 @@ class SimMember:
     async def commit_positions(self, positions):
         await self.in_group.wait()
         try:
-            if ours := {tp: at for tp, at in positions.items() if tp in self.places}:
-                await self._commit(ours)
+            ours = {tp: at for tp, at in positions.items() if tp in self.places}
+            return not ours or await self._commit(ours)
         except KafkaError:
-            pass
+            return False
 
     async def committed_by_hand(self, tp):
         self._network.happened["opened", self._runtime.contract_name(tp.topic), tp.partition] += (
