@@ -7,6 +7,7 @@ signature is of another key, and inflicts the fault that the plan has for the ex
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 import signal
@@ -22,7 +23,6 @@ from build import call, result, said, user
 from msgspec import Struct
 from sender_runs import anthropic
 
-from reknit.pipeline.stages.content import content_sha256
 from reknit.pipeline.validation import validate
 
 ROOT = Path(__file__).parents[1]
@@ -86,6 +86,11 @@ class Outcome(Struct):
     healed: str = ""
     retry_after: str | None = None
     is_hit: bool = False
+
+
+def content_digest(body):
+    """Return a digest of a JSON body that does not depend on white space and the order of members."""
+    return hashlib.sha256(json.dumps(json.loads(body), sort_keys=True).encode()).hexdigest()
 
 
 def is_right(planned, outcome, sent):
@@ -201,7 +206,7 @@ class FaultyProvider:
         refused = self._refusal(body)
         if refused is not None:
             return self._whole(planned, 400, refused, {}, "application/json")
-        self.bodies[planned.number] = content_sha256(body)
+        self.bodies[planned.number] = content_digest(body)
         match planned.fault:
             case "none" | "slow body":
                 answer = {"type": "message", "role": "assistant", "content": [], "id": f"msg_{planned.number}"}
