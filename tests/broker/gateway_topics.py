@@ -84,6 +84,7 @@ class Topics:
     Attributes:
         runs: by the id of the exchange, in their order in each session.
         asked: by session, the ids of the requests in the session's log, in order, each once.
+        unjudged: ids of requests in the log without a digest, which the worker compares with nothing.
         published: by session, the ids of the requests that the worker published, in order.
         bodies: digests of the contents of published requests.
         reasons: of published requests.
@@ -101,7 +102,8 @@ class Topics:
         self.runs = {}
         self.ended = 0
         self.asked, self.published = defaultdict(list), defaultdict(list)
-        self.bodies, self.reasons, self.texts = {}, Counter(), Counter()
+        self.unjudged, self.bodies = set(), {}
+        self.reasons, self.texts = Counter(), Counter()
         self.origins, self.repeated, self.letters = Counter(), Counter(), Counter()
         self.broken = []
         self.positions = defaultdict(int)
@@ -162,6 +164,8 @@ class Topics:
             self.origins[turn.get("origin"), turn.get("request")] += 1
         if turn["type"] == "request.sent":
             self.asked[session].append(turn["request_id"])
+            if "content_sha256" not in turn:
+                self.unjudged.add(turn["request_id"])
 
     def _request(self, session, headers, body):
         self.published[session].append(headers.request_id)
@@ -258,8 +262,17 @@ def _faults_of(exchange, topics):
         yield f"its answer has status {run.status} instead of {exchange.status}"
     if exchange.texts is not None and topics.texts[exchange.run] != exchange.texts:
         yield f"{topics.texts[exchange.run]} completed texts instead of {exchange.texts}"
-    if exchange.body is not None and topics.bodies.get(exchange.run) not in {None, exchange.body}:
+    if exchange.run not in topics.unjudged and _is_another_body(exchange, topics):
         yield "the published request is not the one that the provider received"
+
+
+def unequal(topics, exchanges):
+    """Return how many published requests differ from the ones that were sent, and carried no digest of them."""
+    return sum(each.run in topics.unjudged and _is_another_body(each, topics) for each in exchanges)
+
+
+def _is_another_body(exchange, topics):
+    return exchange.body is not None and topics.bodies.get(exchange.run, exchange.body) != exchange.body
 
 
 def _order(topics, exchanges):

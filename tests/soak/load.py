@@ -39,6 +39,11 @@ class Load:
         self._conversations = enumerate(Conversations(seed).plan(count, turns))
         self._progress = asyncio.Condition()
 
+    @property
+    def invalid(self):
+        """Bodies that broke a hard rule at the provider."""
+        return self._provider.invalid
+
     async def run(self, connections, seconds):
         """Hold all conversations; none begins after so many seconds."""
         loop = asyncio.get_running_loop()
@@ -83,6 +88,8 @@ class Load:
 def _exchange(session, planned, outcome, sent, body):
     is_whole = outcome.kind == EXACT
     ends = {*_ENDS.get(outcome.kind, ())}
+    if outcome.kind == LEFT:
+        ends.add(STOPPED)  # killed before it noticed
     if outcome.is_hit:
         ends |= {WHOLE, STOPPED} if is_whole else {WHOLE, CUT, CLIENT_LEFT, STOPPED}
     return Exchange(

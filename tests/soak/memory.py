@@ -10,10 +10,12 @@ from msgspec import Struct
 
 _SECONDS = 1.0
 _LEAST_SAMPLES = 20
+# Exchanges until the caches of a process are full: 64 MiB of known conversations, about 4 KiB for an exchange.
+WARM = 20_000
 
 
 class Sample(Struct, frozen=True):
-    """``life`` is the number of the process; ``kib`` is its resident memory."""
+    """``life`` is the number of the process; ``kib`` is its resident memory; the others are bytes on disk."""
 
     done: int
     life: int
@@ -26,15 +28,18 @@ class Growth(Struct, frozen=True):
     """The memory of one process, in KiB.
 
     Attributes:
-        exchanges: between the first and the last sample.
-        first, last: medians of the first and of the last quarter of the samples.
-        slope: by which it grows per 1,000 exchanges, by least squares; the first quarter is not counted.
+        exchanges: between the first sample and the last one.
+        first: the median of the first quarter of the samples.
+        last: the median of the last quarter.
+        slope: growth per 1,000 exchanges, by least squares.
+        is_warm: its caches were full at the first sample.
     """
 
     exchanges: int
     first: float
     last: float
     slope: float
+    is_warm: bool
 
 
 class Sampler:
@@ -46,15 +51,15 @@ class Sampler:
 
     async def run(self):
         while True:
-            await asyncio.sleep(_SECONDS)
             self.take()
+            await asyncio.sleep(_SECONDS)
 
     def take(self):
         """Take a sample, unless the process is being replaced."""
         life, directory = self._gateway.life, self._gateway.directory
         kib = None if life is None else self._gateway.resident_kib()
         if kib is not None:
-            journal, store = size_of(directory.glob("serve.journal/*")), size_of(directory.glob("*.sqlite*"))
+            journal, store = size_of(directory.glob("serve.journal/*")), size_of(directory.glob("serve.sqlite*"))
             self.samples.append(Sample(self._load.done, life, kib, journal, store))
 
 
@@ -68,16 +73,22 @@ def size_of(paths):
 
 
 def growth(samples):
-    """Return the growth of the last process; None if there are too few samples of it."""
+    """Return the growth of the last process; None if there are too few samples of it.
+
+    Samples before its caches are full are left out, unless there are too few others.
+    """
     last = [each for each in samples if each.life == samples[-1].life]
-    if len(last) < _LEAST_SAMPLES:
+    warm = [each for each in last if each.done - last[0].done >= WARM]
+    is_warm = len(warm) >= _LEAST_SAMPLES
+    judged = warm if is_warm else last
+    done, kib = [each.done for each in judged], [each.kib for each in judged]
+    if len(judged) < _LEAST_SAMPLES or done[0] == done[-1]:
         return None
-    quarter = len(last) // 4
-    rest = last[quarter:]
-    slope = statistics.linear_regression([each.done for each in rest], [each.kib for each in rest]).slope
+    quarter = len(judged) // 4
     return Growth(
-        last[-1].done - last[0].done,
-        statistics.median(each.kib for each in last[:quarter]),
-        statistics.median(each.kib for each in last[-quarter:]),
-        1_000 * slope,
+        done[-1] - done[0],
+        statistics.median(kib[:quarter]),
+        statistics.median(kib[-quarter:]),
+        1_000 * statistics.linear_regression(done, kib).slope,
+        is_warm,
     )
