@@ -248,7 +248,7 @@ def _faults_of(exchange, topics):
     if run is None:
         # The journal had nothing of it yet, and the client got no whole answer.
         if exchange.digest or not exchange.is_hit:
-            yield "no answer in the topics"
+            yield f"no answer in the topics; its client got {'the whole' if exchange.digest else 'a part'} of it"
         return
     if run.end not in exchange.ends:
         yield f"its answer ends with {run.end!r} instead of {sorted(exchange.ends)}"

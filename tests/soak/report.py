@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,9 @@ _MOST_GROWTH_KIB = 12 * 1024
 _MOST_FILLING_KIB = 96 * 1024
 # What the brokers have is deleted with its segment of 16 MiB; the last one stays.
 _MOST_LEFT = 32 * 2**20
-_SHOWN = 10
+_SHOWN = 15
+# What differs between faults of one kind.
+_NAMES = re.compile(r"[0-9a-f]{32}|\d+|'")
 
 
 class Counted(Struct):
@@ -83,8 +86,7 @@ def text(load, counted, samples, topics, wrong):
         f"- memory of conversations on disk: {_mib(samples[-1].store)}",
         "",
         f"{len(wrong)} faults found." if wrong else "Each exchange is in the topics once and in order.",
-        *(f"- {words:.400}" for words in wrong[:_SHOWN]),
-        *([f"- and {len(wrong) - _SHOWN:,} more"] if len(wrong) > _SHOWN else []),
+        *(f"- {count:,} times: {words:.400}" for words, count in _kinds(wrong)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -106,6 +108,13 @@ def _memory(samples):
         f"- growth of the last process, {memory.exchanges:,} exchanges {warm}: median {memory.first:,.0f} KiB in the "
         f"first quarter, {memory.last:,.0f} in the last; {memory.slope:+,.1f} KiB per 1,000 exchanges"
     )
+
+
+def _kinds(wrong):
+    """Return an example of each kind of fault, with how many there are, the most frequent first."""
+    kinds = Counter(_NAMES.sub("", words) for words in wrong)
+    examples = {_NAMES.sub("", words): words for words in reversed(wrong)}
+    return [(examples[kind], count) for kind, count in kinds.most_common(_SHOWN)]
 
 
 def _all(counts):

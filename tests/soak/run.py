@@ -42,6 +42,8 @@ PREFIX = "soak."
 _OUTAGES = ("stop", "kill", "freeze")
 # Counters of a gateway that must stay 0; a kill resets them, so they are read before each.
 _LOSSES = ("reknit_serve_log_incomplete_total", "reknit_serve_log_lost_total")
+# Without a record for longer, what is missing does not come.
+_SILENT_SECONDS = 10.0
 _TAIL_SECONDS = 3_600.0
 
 
@@ -96,7 +98,10 @@ class Soak:
         place = self.broker.bootstrap, PREFIX
         with self.timed("to the brokers"):
             await gateway_topics.read_events(
-                topics, *place, lambda found: all(run in found.runs and found.runs[run].end for run in runs)
+                topics,
+                *place,
+                lambda found: all(run in found.runs and found.runs[run].end for run in runs),
+                _SILENT_SECONDS,
             )
             await self.note_losses()
             self.sampler.take()
