@@ -367,10 +367,11 @@ class Exchanges:
                 self._metrics.streams.labels(to.endpoint.target, end).inc()
             if call is not None and self._tracing.is_on:
                 call.outcome.answer = received.facts
+        # A client that has the end of an answer, or knows that it was cut, finds the exchange in the topics.
+        await received.stored()
         if end == "cut":
             await _abort(request, response, watch, "" if to.endpoint is None else to.endpoint.target)
         else:
-            await received.stored()
             await response.write_eof()
         return response
 

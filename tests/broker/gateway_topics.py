@@ -248,7 +248,8 @@ def _faults_of(exchange, topics):
     if run is None:
         # The journal had nothing of it yet, and the client got no whole answer.
         if exchange.digest or not exchange.is_hit:
-            yield f"no answer in the topics; its client got {'the whole' if exchange.digest else 'a part'} of it"
+            part = "the whole" if exchange.digest else "a part"
+            yield f"no answer in the topics; its client got {part} of it, and its end can be {sorted(exchange.ends)}"
         return
     if run.end not in exchange.ends:
         yield f"its answer ends with {run.end!r} instead of {sorted(exchange.ends)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import time
 from collections import Counter
 
 from gateway_faults import BROKEN, EXACT, LEFT, Conversations, FaultClient, is_right
@@ -14,6 +15,8 @@ from msgspec import structs
 
 # Clients without a gateway try again after this time. 200 of them must not use the cores that its start needs.
 _PAUSE = 0.5
+# A gateway notices and stores within this time that a client has left, also on a busy machine.
+_LEFT_SECONDS = 30.0
 # How the run of an exchange ends in the topics, by the outcome.
 _ENDS = {EXACT: {WHOLE}, BROKEN: {CUT}, LEFT: {CLIENT_LEFT}}
 
@@ -34,6 +37,8 @@ class Load:
         self.done = self.hit = 0
         self.exchanges, self.wrong, self.outcomes = [], [], Counter()
         self.is_over = False
+        # Exchanges whose clients left since the last kill: when, and their places in the list.
+        self._left = []
         self._provider = provider
         self._client = FaultClient(http, gateway, pause=_PAUSE)
         self._conversations = enumerate(Conversations(seed).plan(count, turns))
@@ -60,6 +65,14 @@ class Load:
         async with self._progress:
             await self._progress.wait_for(lambda: self.done >= count or self.is_over)
 
+    def note_kill(self):
+        """Note that the gateway is killed now: of an exchange whose client has just left, perhaps nothing is stored."""
+        since = time.monotonic() - _LEFT_SECONDS
+        for at, place in self._left:
+            if at >= since:
+                self.exchanges[place] = structs.replace(self.exchanges[place], is_hit=True)
+        self._left.clear()
+
     async def _converse(self, may_begin):
         while may_begin():
             for number, planned in itertools.islice(self._conversations, 1):
@@ -82,6 +95,8 @@ class Load:
         self.hit += outcome.is_hit
         self.outcomes[outcome.kind, outcome.status // 100] += 1
         if outcome.request_id:
+            if outcome.kind == LEFT:
+                self._left.append((time.monotonic(), len(self.exchanges)))
             self.exchanges.append(_exchange(session, planned, outcome, sent, body))
 
 

@@ -135,6 +135,7 @@ class Soak:
                 await asyncio.sleep(self.options.away / 2)
             if fault.kills:
                 await self.note_losses()
+                self.load.note_kill()
                 await self.gateway.kill()
                 await self.gateway.start()
                 self.counted.kills += 1

@@ -414,7 +414,7 @@ async def test_beyond_its_limit_a_journal_ends_runs_as_incomplete(tmp_path):
 
 @contextmanager
 def slow_disk(monkeypatch, seconds):
-    """Block the journal until the block ends; the end of an answer waits for at most ``seconds``."""
+    """Block the journal until the block ends; the end of an answer waits for ``seconds`` without progress."""
     may_store, append = threading.Event(), Journal.append
 
     def blocked(self, records):
@@ -422,7 +422,7 @@ def slow_disk(monkeypatch, seconds):
         append(self, records)
 
     monkeypatch.setattr(Journal, "append", blocked)
-    monkeypatch.setattr("reknit.pipeline.serve.input_log._MOST_SECONDS", seconds)
+    monkeypatch.setattr("reknit.pipeline.serve.input_log._STALLED_SECONDS", seconds)
     try:
         yield may_store
     finally:
@@ -443,6 +443,19 @@ async def test_a_client_has_a_whole_answer_only_once_the_journal_has_it(tmp_path
             may_store.set()
             status, _ = await reader
     assert status == 200
+
+
+async def test_a_client_sees_a_cut_only_once_the_journal_has_the_exchange(tmp_path, monkeypatch):
+    with slow_disk(monkeypatch, 30) as may_store:
+        async with running(tmp_path, streaming(STREAM[:4], breaks=True)) as gateway:
+            reader = asyncio.create_task(gateway.post(body(user("hi"), stream=True)))
+            done, _ = await asyncio.wait([reader], timeout=0.3)
+            assert not done
+            may_store.set()
+            with pytest.raises(aiohttp.ClientError):
+                await reader
+            await gateway.brokers.ends(1)
+    assert gateway.brokers.runs()[0][1:] == (b"".join(STREAM[:4]), "cut")
 
 
 @pytest.mark.parametrize(("answer", "streams"), [(streaming(), True), (document, False)])
