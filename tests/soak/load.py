@@ -97,10 +97,10 @@ class Load:
         if outcome.request_id:
             if outcome.kind == LEFT:
                 self._left.append((time.monotonic(), len(self.exchanges)))
-            self.exchanges.append(_exchange(session, planned, outcome, sent, body))
+            self.exchanges.append(exchange_of(session, planned, outcome, sent, body))
 
 
-def _exchange(session, planned, outcome, sent, body):
+def exchange_of(session, planned, outcome, sent, body):
     is_whole = outcome.kind == EXACT
     ends = {*_ENDS.get(outcome.kind, ())}
     if outcome.kind == LEFT:
