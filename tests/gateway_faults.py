@@ -72,7 +72,7 @@ class Planned(Struct, frozen=True):
 
     @property
     def expected(self):
-        """What the client gets if no gateway is killed."""
+        """The outcome for the client if no gateway is killed."""
         return FAULTS[self.fault][1]
 
 

@@ -47,8 +47,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
         run: the id that the gateway gave it.
         ends: the reasons with which its run may end.
         digest: of the answer that the client got whole; "" if it got no whole answer.
-        begun: what the client got of another answer, without an error event of the gateway.
-        sent: what the provider sent of another answer; None if that is not known.
+        begun: the bytes of any other answer that the client got, perhaps with an error event of the gateway.
+        sent: the bytes of any other answer that the provider sent; None if they are not known.
         status: of the answer.
         body: digest of the content of the body that the provider received; None if that is not known.
         texts: completed texts in the answer; None if that is not known.
@@ -79,7 +79,7 @@ class Run(Struct):
 
 
 class Topics:
-    """What was found.
+    """The records that were read.
 
     Attributes:
         runs: by the id of the exchange, in their order in each session.
@@ -89,11 +89,11 @@ class Topics:
         bodies: digests of the contents of published requests.
         reasons: of published requests.
         texts: completed items by run.
-        origins: of the turns: who wrote them, and whether they make a request due.
+        origins: of the turns: the writer, and whether they make a request due.
         repeated: records that are in an input topic again.
         letters: dead letters by error.
         broken: records out of order.
-        positions: what was read, by topic and partition.
+        positions: the next offset to read, by topic and partition.
     """
 
     def __init__(self, whole=frozenset()):
@@ -185,7 +185,7 @@ async def read(topics, bootstrap, prefix, *names):
 async def read_events(topics, bootstrap, prefix, are_enough, seconds=60):
     """Read answers until a condition holds; return whether it does.
 
-    It does not if no record comes for so many seconds.
+    It does not if no record comes for ``seconds``.
     """
     async with _reader(topics, bootstrap, prefix, PROVIDER_EVENTS) as reader:
         deadline = harness.deadline_after(seconds)

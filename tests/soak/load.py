@@ -1,4 +1,4 @@
-"""Clients that hold conversations through a gateway, and what each exchange came to."""
+"""Clients that hold conversations through a gateway, and the outcome of each exchange."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Load:
         return self._provider.invalid
 
     async def run(self, connections, seconds):
-        """Hold all conversations; none begins after so many seconds."""
+        """Hold all conversations; none begins after ``seconds``."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         try:

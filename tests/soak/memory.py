@@ -64,7 +64,7 @@ class Sampler:
 
 
 def size_of(paths):
-    """Return the bytes of files, some of which may be deleted meanwhile."""
+    """Return the bytes of files; those that are deleted meanwhile do not count."""
     total = 0
     for path in paths:
         with contextlib.suppress(FileNotFoundError):

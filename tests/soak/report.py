@@ -1,4 +1,4 @@
-"""The report of a run, and what in it is wrong."""
+"""The report of a run, and its faults."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from soak.memory import WARM, growth
 # Once the caches are full. Shorter runs fill them: 64 MiB of conversations by an estimate.
 _MOST_GROWTH_KIB = 12 * 1024
 _MOST_FILLING_KIB = 96 * 1024
-# What the brokers have is deleted with its segment of 16 MiB; the last one stays.
+# Delivered records are deleted with their segment of 16 MiB; the last segment stays.
 _MOST_LEFT = 32 * 2**20
 _SHOWN = 15
-# What differs between faults of one kind.
+# Names and numbers, which differ between faults of one kind.
 _NAMES = re.compile(r"[0-9a-f]{32}|\d+|'")
 
 
 class Counted(Struct):
-    """What was counted in a run.
+    """The counts of a run.
 
     Attributes:
         kills: of the gateway.
         outages: of the broker.
-        losses: what gateways counted as not, or not completely, published.
-        mismatches: requests of which the worker's version is not the one that was sent.
+        losses: exchanges that gateways counted as not, or not completely, published.
+        mismatches: requests that the worker wrote differently from the gateway.
         seconds: by part of the run.
         journal_left: bytes of the journal at the end.
     """
@@ -44,7 +44,7 @@ class Counted(Struct):
 
 
 def judge(options, load, counted, samples):
-    """Return what is wrong besides the topics, in words."""
+    """Return the faults of a run, without those of the topics."""
     found = [*load.wrong]
     if load.done < options.exchanges:
         found.append(f"only {load.done:,} of {options.exchanges:,} exchanges in {options.seconds:,.0f} s")

@@ -48,7 +48,7 @@ _TAIL_SECONDS = 3_600.0
 
 
 class Fault(Struct, frozen=True):
-    """A fault after so many exchanges: an outage of the broker of a kind, a kill of the gateway, or both."""
+    """A fault after a number of exchanges: an outage of the broker, a kill of the gateway, or both."""
 
     at: int
     outage: str = ""
