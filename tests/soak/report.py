@@ -73,7 +73,7 @@ def text(load, counted, samples, topics, wrong):
         f"{today}, commit {commit}, Python {platform.python_version()}, {platform.system()}.",
         "",
         f"- exchanges: {load.done:,}, {load.done / seconds['load']:,.0f} a second; their clients saw: {_all(outcomes)}",
-        f"- faults: {counted.kills} kills during {load.hit:,} exchanges, {counted.outages} outages",
+        f"- kills: {counted.kills}, during {load.hit:,} exchanges; outages: {counted.outages}",
         f"- answers in the topics: {len(topics.runs):,}; ends: {_all(ends)}",
         f"- requests: {sum(map(len, topics.asked.values())):,} in the log, {sum(topics.reasons.values()):,} published",
         f"- sessions: {len(topics.asked):,}; gateway_mismatch {counted.mismatches:.0f}",

@@ -19,6 +19,7 @@ from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.serve import repair
 from reknit.pipeline.serve.upstreams import Upstream
+from reknit.pipeline.web import runner_of
 
 VALID = body(user("hi"))
 # The call has no result.
@@ -425,6 +426,29 @@ async def test_a_client_that_leaves_ends_the_request_to_the_provider():
             await response.content.readany()
             response.close()
         assert await asyncio.wait_for(left, 30)
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(aiohttp.ClientConnectionResetError("secret"), "INFO"), (ValueError("secret"), "ERROR")]
+)
+async def test_a_client_that_leaves_is_no_error_in_the_log(error, level, caplog):
+    caplog.set_level("INFO")
+
+    async def handle(_):
+        raise error
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    runner = runner_of(app, stop_seconds=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as client:
+            await client.get(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+    finally:
+        await runner.cleanup()
+    logged = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "reknit.http"]
+    assert logged == [(level, f"a request was not answered: {type(error).__name__}")]
 
 
 async def test_a_request_over_a_dead_kept_connection_is_sent_again_once():
