@@ -93,11 +93,16 @@ async def gateway(answer=None, **options):
         yield provider, gateway_url, client
 
 
-def streamed(pieces, content_type="text/event-stream", *, breaks=False):
-    """Return an answer that sends these pieces; ``breaks``: the connection is aborted after them."""
+def streamed(pieces, content_type="text/event-stream", *, breaks=False, more=None):
+    """Return an answer that sends these pieces.
+
+    ``breaks``: the connection is aborted after them. ``more``: the answer declares its length, which is so many bytes
+    more than these.
+    """
+    length = {} if more is None else {"content-length": str(sum(map(len, pieces)) + more)}
 
     async def answer(request):
-        response = web.StreamResponse(headers={"content-type": content_type})
+        response = web.StreamResponse(headers={"content-type": content_type, **length})
         await response.prepare(request)
         for piece in pieces:
             await response.write(piece)

@@ -330,7 +330,7 @@ class Exchanges:
             raise GatewayError(
                 502, f"{to.upstream.name} answered with a redirect to {where}; redirects are not followed"
             )
-        headers = to_client(answer.headers)
+        headers = to_client(answer.headers, may_grow=watch is not None)
         headers.update(added)
         exchange.status = answer.status
         response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)

@@ -370,6 +370,23 @@ async def test_a_cut_stream_ends_with_the_providers_error_and_no_clean_end(break
     assert json.loads(event.partition(b"data: ")[2])["error"]["type"] == "overloaded_error"
 
 
+@pytest.mark.parametrize("more", [0, 10, 5000])
+async def test_a_cut_stream_with_a_length_ends_with_the_providers_error(more):
+    pieces = anthropic(end=False)
+    async with gateway(streamed(pieces, more=more, breaks=more > 0)) as (_, url, client):
+        received, error = await until_broken(client, url)
+    assert isinstance(error, aiohttp.ClientPayloadError)
+    before = b"".join(pieces)
+    assert received.startswith(before + b"event: error\ndata: ")
+    assert received.endswith(b"\n\n")
+
+
+async def test_a_whole_stream_with_a_length_passes_unchanged():
+    async with gateway(streamed(anthropic(), more=0)) as (_, url, client):
+        status, text, _ = await posted(client, url, body(user("hi"), stream=True))
+    assert (status, text) == (200, b"".join(anthropic()))
+
+
 async def test_an_error_event_of_the_provider_is_the_end_of_its_stream():
     pieces = [
         *anthropic()[:2],
