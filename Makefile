@@ -94,9 +94,10 @@ resume: $(VENV)/.dev ## resume damaged sessions with the real Claude Code, Codex
 
 clients: $(VENV)/.dev ## let the real Claude Code and Codex (npm) resume session files that Reknit wrote, then `make served`
 	@$(BIN)/python tests/clients/written.py $(ARGS)
-	@$(if $(ARGS),,$(BIN)/python tests/clients/through_gateway.py)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory served)
 
-served: $(VENV)/.dev ## run the real Claude Code, Codex and Gemini CLI (npm) through `reknit serve`, with faults
+served: $(VENV)/.dev tests/js/node_modules ## run Claude Code, Codex, Gemini CLI, LangChain, pydantic-ai and the AI SDK through `reknit serve`, with faults
+	@$(BIN)/python tests/frameworks/environments.py langchain pydantic-ai
 	@$(BIN)/python tests/clients/through_gateway.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)

@@ -96,8 +96,8 @@ async def gateway(answer=None, **options):
 def streamed(pieces, content_type="text/event-stream", *, breaks=False, more=None):
     """Return an answer that sends these pieces.
 
-    ``breaks``: the connection is aborted after them. ``more``: the answer declares its length, which is so many bytes
-    more than these.
+    ``breaks``: the connection is aborted after them. ``more``: the answer declares its length, which is larger by this
+    number of bytes.
     """
     length = {} if more is None else {"content-length": str(sum(map(len, pieces)) + more)}
 
