@@ -220,7 +220,7 @@ def counted() -> Counter[str]:
         text = answer.read().decode()
     found: Counter[str] = Counter()
     for kind, labels, value in _COUNTED.findall(text):
-        names = [value for name, value in _LABEL.findall(labels) if name != "target"]
+        names = [value for name, value in _LABEL.findall(labels) if name not in ("target", "pipeline")]
         found[f"{kind} {' '.join(names)}"] += int(float(value))
     return found
 

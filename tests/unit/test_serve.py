@@ -17,7 +17,7 @@ from yarl import URL
 from reknit.pipeline import normalize
 from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.serve import repair
+from reknit.pipeline.serve import repair, server
 from reknit.pipeline.serve.upstreams import Upstream
 from reknit.pipeline.web import runner_of
 
@@ -341,6 +341,34 @@ async def test_no_log_status_or_error_has_a_key_or_content(caplog):
     assert [each for each in range(1, 9) if b"marker-%d" % each in seen] == []
     assert b"marker-2" not in first
     assert b"reknit_serve_repairs_total" in metrics
+
+
+async def test_metrics_have_the_prefix_of_the_topics_and_are_at_the_address_of_the_settings():
+    async with (
+        gateway_to("http://127.0.0.1:9", prefix="p.", metrics_host="127.0.0.2") as (_, status_url),
+        aiohttp.ClientSession() as client,
+        client.get(f"{status_url}/metrics") as response,
+    ):
+        lines = (await response.text()).splitlines()
+    assert URL(status_url).host == "127.0.0.2"
+    samples = [line for line in lines if not line.startswith("#")]
+    assert [line for line in samples if 'pipeline="p."' not in line] == []
+    names = {line.partition("{")[0] for line in samples}
+    assert names >= {"reknit_serve_in_flight", "process_resident_memory_bytes"}
+
+
+def test_the_command_takes_the_prefix_and_the_address_of_metrics_from_the_settings(tmp_path, monkeypatch):
+    begun = []
+
+    async def serve(_upstreams, listening, *_arguments, **_options):
+        begun.append(listening)
+
+    monkeypatch.setattr(server, "serve", serve)
+    settings = tmp_path / "r.toml"
+    settings.write_text(f'prefix = "p."\nmetrics_host = "127.0.0.2"\nstate_dir = "{tmp_path}"\n')
+    done = CliRunner().invoke(main, ["serve", "--config", str(settings), "--metrics-port", "9999"])
+    assert (done.exit_code, done.output) == (0, "")
+    assert [(each.prefix, each.metrics_host, each.metrics_port) for each in begun] == [("p.", "127.0.0.2", 9999)]
 
 
 # Answers and streams.
