@@ -3,6 +3,7 @@
     make served
     make served ARGS="--only Codex --case images"
     make served ARGS="--only LangChain --target openai-chat"
+    make served ARGS="--only 'AI SDK' --direct"      # without the gateway, as a control: most cases fail
 
 The clients are Claude Code, Codex, the Gemini CLI, and agents of LangChain, pydantic-ai and the AI SDK. Each meets a
 history that its provider refuses, a refusal that is healed, a stream that breaks off, one that ends without its final
@@ -243,14 +244,16 @@ def clients(given: argparse.Namespace, stack: ExitStack) -> dict[str, Callable[[
     return found
 
 
-def run_case(case: str, make: Callable[[Judge, Path], Client], judge: Judge) -> tuple[str, str]:
+def run_case(
+    case: str, make: Callable[[Judge, Path], Client], judge: Judge, count: Callable[[], Counter[str]]
+) -> tuple[str, str]:
     """Return the fault of a case, or "", and what the gateway counted in it."""
-    before = counted()
+    before = count()
     judge.issued = set(SIGNATURES.values())
     with tempfile.TemporaryDirectory(prefix="client-") as place:
         lab = make(judge, Path(place))
         fault = CASES[case](lab)
-    made = [f"{kind}={number}" for kind, number in sorted((counted() - before).items())]
+    made = [f"{kind}={number}" for kind, number in sorted((count() - before).items())]
     return fault, ", ".join([*made, *([lab.error.partition(":")[0]] if lab.error else [])])
 
 
@@ -261,16 +264,18 @@ def main() -> None:
     parser.add_argument("--target", action="append", help="APIs; without it all of each client")
     parser.add_argument("--case", choices=CASES, action="append", help="cases; without it all")
     parser.add_argument("--programs", type=Path, default=INSTALLED, help="where the programs are installed")
+    parser.add_argument("--direct", action="store_true", help="the judge takes the place of the gateway")
     given = parser.parse_args()
     with ExitStack() as stack:
         chosen = clients(given, stack)
         run_on_loopback()
-        judge, failures, count = Judge(UPSTREAM_PORT), 0, 0
+        judge, failures, count = Judge(PORT if given.direct else UPSTREAM_PORT), 0, 0
         stack.callback(judge.close)
-        stack.enter_context(gateway(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-")))))
+        if not given.direct:
+            stack.enter_context(gateway(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-")))))
         for name, make in chosen.items():
             for case in given.case or CASES:
-                fault, made = run_case(case, make, judge)
+                fault, made = run_case(case, make, judge, Counter if given.direct else counted)
                 count += 1
                 failures += bool(fault)
                 sys.stdout.write(f"{name}, {case}: {fault or 'as it must be'} ({made})\n")
