@@ -399,7 +399,7 @@ async def test_each_alert_fires_in_its_state_and_none_for_a_healthy_neighbour(tm
 
     ports, gateways = [free_port() for _ in range(4)], [free_port() for _ in range(3)]
     pages = dict(zip(ports, (well.page, ill.page, restarting), strict=False))
-    # At the third port of gateways is none.
+    # No gateway has the third port.
     pages |= dict(zip(gateways, (well_gateway.page, ill_gateway.page), strict=False))
     with contextlib.ExitStack() as stack:
         for port, page in pages.items():
