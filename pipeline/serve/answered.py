@@ -115,12 +115,18 @@ class AnsweredHistory:
 
     def __init__(self, memory: AnsweredMemory, key: Callable[[], bytes], members: Mapping[str, Raw]) -> None:
         self._memory, self._key, self._members = memory, key, members
+        self._known: Mapping[int, bool] | None = None
 
     def known(self) -> Mapping[int, bool]:
         """Return the numbers of messages of answered requests, each with whether ``CONTINUE`` ended it.
 
-        Only those whose messages this request begins with count.
+        Only those whose messages this request begins with count. What is noted later does not change them.
         """
+        if self._known is None:
+            self._known = self._find()
+        return self._known
+
+    def _find(self) -> Mapping[int, bool]:
         found = [] if self._memory.is_empty else self._memory.of(self._key())
         if not found:
             return NOTHING_ANSWERED

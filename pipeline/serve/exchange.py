@@ -27,7 +27,7 @@ from reknit.pipeline.client.routes import SILENCE_SECONDS
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.healing.memory import NO_MEMORY
 from reknit.pipeline.healing.single import Healed
-from reknit.pipeline.serve.answered import AnsweredHistory
+from reknit.pipeline.serve.answered import NOTHING_ANSWERED, AnsweredHistory
 from reknit.pipeline.serve.aws import AwsSigner, ClientSignature, SignedRequest, Signing, signature_in
 from reknit.pipeline.serve.connections import went_over_kept_connection
 from reknit.pipeline.serve.conversations import Conversation
@@ -43,6 +43,7 @@ from reknit.pipeline.serve.recent import Exchange
 from reknit.pipeline.serve.repair import MOST_BYTES, Repaired, Repairs, RequestBody, decoded
 from reknit.pipeline.serve.streams import StreamWatch
 from reknit.pipeline.serve.upstreams import Destination, shapes_of
+from reknit.pipeline.session.bindings import End
 from reknit.pipeline.tracing.calls import Call, OpenCall, Tracing
 from reknit.pipeline.urls import host_of
 from reknit.topics.trace import carried, trace_headers
@@ -158,11 +159,12 @@ class Exchanges:
             if known is not None and known.healer.most_healings:
                 received = await self._heal(received, sent, known.healer, to, exchange)
             with closing(received):
-                if known is not None and received.is_accepted:
-                    known.answered.note(done.end)
+                end = done.end if received.is_accepted else ""
+                if known is not None:
+                    known.answered.note(end)
                 if self._publishing is not None:
                     self._publishing.begin(
-                        _exchanged(headers, to, exchange, sent, body=body, done=done, known=known), received
+                        _exchanged(headers, to, exchange, sent, body=body, done=done, known=known, end=end), received
                     )
                 return await self._answer(request, received, to, exchange, added=_added(exchange, done), call=call)
         except BaseException as error:
@@ -444,6 +446,7 @@ def _exchanged(
     body: RequestBody | None,
     done: Repaired,
     known: _Known | None,
+    end: End,
 ) -> Exchanged:
     """Return what is published of an exchange with a model."""
     assert to.endpoint is not None  # noqa: S101  the caller asked
@@ -457,6 +460,8 @@ def _exchanged(
         written=done.written,
         memory=NO_MEMORY if known is None else known.healer.memory,
         healed=exchange.healed,
+        answered=NOTHING_ANSWERED if known is None else known.answered.known(),
+        end=end,
     )
 
 

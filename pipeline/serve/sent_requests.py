@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,11 +14,13 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve.answered import NOTHING_ANSWERED
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.journal_format import InputRecord
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.mirrored import Conversations, Logged
 from reknit.pipeline.session import normalize
+from reknit.pipeline.session.bindings import End
 from reknit.pipeline.stages.content import ROOTS, content_sha256
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.topics import AGENT_TURNS
@@ -26,6 +28,7 @@ from reknit.topics import headers as names
 from reknit.topics.headers import Headers
 from reknit.topics.records import (
     GATEWAY,
+    AnsweredRequest,
     PolicyChange,
     RequestSent,
     RequestWanted,
@@ -56,6 +59,8 @@ class SentRequest(Struct, frozen=True, kw_only=True):
         policy: of repair.
         memory: of earlier refusals.
         healings: the refusals that were healed before this request.
+        answered: earlier requests that it was written by, as of ``normalize_answered``.
+        end: whether a later turn may change its end, if the provider accepted it.
         headers: of the records.
         is_judged: name the rules that the client's body breaks.
     """
@@ -69,6 +74,8 @@ class SentRequest(Struct, frozen=True, kw_only=True):
     policy: Policy
     memory: TargetMemory = NO_MEMORY
     healings: tuple[str, ...] = ()
+    answered: Mapping[int, bool] = NOTHING_ANSWERED
+    end: End = ""
     headers: Headers = ()
     is_judged: bool = False
 
@@ -164,6 +171,8 @@ def _request_sent(sent: SentRequest) -> RequestSent:
         content_sha256=UNSET if written is None else content_sha256(written),
         healings=sent.healings,
         memory=UNSET if sent.memory == NO_MEMORY else Raw(msgspec.json.encode(sent.memory)),
+        answered=tuple(AnsweredRequest(messages=count, continued=end) for count, end in sent.answered.items()),
+        end=sent.end or UNSET,
         id=sent.request_id,
         origin=GATEWAY,
     )

@@ -23,7 +23,7 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
-from reknit.pipeline.session.bindings import CHANGED, Change, PrefixBindings, common_messages
+from reknit.pipeline.session.bindings import CHANGED, Change, End, PrefixBindings, common_messages
 from reknit.pipeline.session.fit import SUMMARY, Cut, FitBounds, fit_for
 from reknit.pipeline.session.media import MediaBounds, MediaStubs, has_media, limits_for
 from reknit.pipeline.session.prefix import PrefixChange, reasons_by_target
@@ -376,8 +376,10 @@ class WorkingHistory:
     def carried(self, entries: Iterable[LogEntry] | None = None) -> PrefixBindings:
         """Return what was sent and what is void, for the same log, or for another one as far as it is the same."""
         bindings = self.bindings.loosened(self.parts)
-        if entries is not None and bindings.sent:
+        if entries is not None and (bindings.sent or bindings.keeps_answered):
             bindings.cut(common_messages(self.archive.entries(), entries))
+        if entries is not None and bindings.keeps_answered:
+            bindings.void.clear()  # the new history proves what is void
         return bindings
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
@@ -426,6 +428,23 @@ class WorkingHistory:
             part.reset = reasons.get(part.target.name, "")
         return self
 
+    # Requests that another program sends.
+
+    def take_answered(self, answered: Mapping[int, bool]) -> list[Fix]:
+        """Repair the history by what was answered; return the fixes that are certain and were not before."""
+        is_outdated = self.bindings.take_answered(answered, self.count)
+        if not is_outdated:
+            self._lend()
+            return []
+        known = set(self.fixes)
+        self._begin_again(dict.fromkeys(self.names, CHANGED))
+        return [fix for fix in self.fixes if fix not in known]
+
+    def note_end(self, end: End) -> None:
+        """Note that another program has sent the request of the history so far, and its end."""
+        self.bindings.note_end(self.count, end)
+        self._lend()
+
     # State.
 
     def take_segments(self, *, flush: bool) -> list[tuple[int, bytes]]:
@@ -465,6 +484,7 @@ class WorkingHistory:
                 media=self.bounds.saved(),
                 fit=self.fit.saved(),
                 bound=self.bindings.saved(),
+                keeps_answered=self.bindings.keeps_answered or UNSET,
                 refused=memory if memory and self.state_format >= HEALING else UNSET,
                 gained=self._gained(),
                 **self._open_end(),
@@ -489,7 +509,9 @@ class WorkingHistory:
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
         bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
-        bindings = PrefixBindings(None if saved.bound is UNSET else saved.bound)
+        bindings = PrefixBindings(
+            None if saved.bound is UNSET else saved.bound, keeps_answered=saved.keeps_answered is True
+        )
         void = bindings.void if state_format >= LATE_RESULTS else None
         if saved.policy.media == "shrink":
             bounds.scaled = ScaledMedia(archive.scaled)

@@ -11,7 +11,7 @@ import gateway_topics
 import pipeline_lab as lab
 import pytest
 from aiohttp import web
-from build import answered, called, said, user
+from build import answered, called, result, said, text, user
 from gateway_faults import GatewayProcess, content_digest
 from gateway_topics import STOPPED, WHOLE
 from sender_runs import anthropic
@@ -97,19 +97,19 @@ class Clients:
 
 
 def history(name):
-    """A conversation; every second one is broken or has a signature that is refused."""
+    """A conversation; every second one is broken, with a late result, or has a signature that is refused."""
     number = int(name[1:])
     thought = {"type": "thinking", "thinking": "Hm.", "signature": REFUSED if number == 1 else "EpwBFINE"}
     first = {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes."}]}
-    result = user("no result") if number % 2 else answered(f"toolu_{number}")
+    after = user("no result") if number % 2 else answered(f"toolu_{number}")
     turns = [
         user(f"hello {name}"),
         first,
         user("go on"),
         called(f"toolu_{number}"),
-        result,
+        after,
         said("Done."),
-        user("more"),
+        user(result(f"toolu_{number}", "late"), text("more")) if number % 2 else user("more"),
     ]
     return [*turns, said("More."), user("last")]
 
