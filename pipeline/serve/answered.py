@@ -120,7 +120,7 @@ class AnsweredHistory:
     def known(self) -> Mapping[int, bool]:
         """Return the numbers of messages of answered requests, each with whether ``CONTINUE`` ended it.
 
-        Only those whose messages this request begins with count. What is noted later does not change them.
+        Only those whose messages this request begins with count. A later call returns the same, whatever was noted since.
         """
         if self._known is None:
             self._known = self._find()

@@ -509,9 +509,7 @@ class WorkingHistory:
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
         bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
-        bindings = PrefixBindings(
-            None if saved.bound is UNSET else saved.bound, keeps_answered=saved.keeps_answered is True
-        )
+        bindings = PrefixBindings(saved.bound or None, keeps_answered=saved.keeps_answered is True)
         void = bindings.void if state_format >= LATE_RESULTS else None
         if saved.policy.media == "shrink":
             bounds.scaled = ScaledMedia(archive.scaled)

@@ -126,7 +126,7 @@ def test_an_irreparable_history_is_a_rejection():
     assert (published(found), letters(of(found, DEAD_LETTERS))) == ([], [(2, "rejected")])
 
 
-# What the model has answered.
+# Answered requests.
 
 OPEN = [user("list"), said("so", call("a"), call("b")), user(result("a", "done"))]
 LATER = [said("fine"), user(result("b", "late"))]
