@@ -24,7 +24,7 @@ from reknit.pipeline.errors import error_name
 from reknit.pipeline.serve import store
 from reknit.pipeline.serve.store import Store
 from reknit.pipeline.session.bindings import End
-from reknit.pipeline.stages.content import ROOTS, unmarked
+from reknit.pipeline.stages.content import ROOTS, compared_message
 
 log = logging.getLogger("reknit.serve")
 
@@ -34,7 +34,6 @@ _MOST_ROWS: Final = 500_000
 _FORGOTTEN: Final = 100
 _DIGEST: Final = 16
 _turns: Final = msgspec.json.Decoder(list[Raw] | str)
-_any: Final = msgspec.json.Decoder()
 NOTHING_ANSWERED: Final[Mapping[int, bool]] = MappingProxyType({})
 
 
@@ -120,7 +119,7 @@ class AnsweredHistory:
     def known(self) -> Mapping[int, bool]:
         """Return the numbers of messages of answered requests, each with whether ``CONTINUE`` ended it.
 
-        Only those whose messages this request begins with count. A later call returns the same, whatever was noted since.
+        Only those whose messages this request begins with count. Each call returns the same.
         """
         if self._known is None:
             self._known = self._find()
@@ -157,7 +156,7 @@ def digests_of(members: Mapping[str, Raw], counts: Collection[int]) -> dict[int,
     last = max(counts, default=0)
     try:
         for at, message in enumerate(_messages(members)[:last], 1):
-            running.update(msgspec.json.encode(unmarked(_any.decode(message), compared=True), order="deterministic"))
+            running.update(compared_message(message))
             if at in counts:
                 found[at] = running.copy().digest()
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -75,8 +75,9 @@ class _Sent(Struct):
 
 
 class _Known(Struct, frozen=True):
-    """The memory of a request's conversation."""
+    """The conversation of a request, and its memory."""
 
+    conversation: Conversation
     healer: Healer
     answered: AnsweredHistory
 
@@ -185,6 +186,7 @@ class Exchanges:
         )
         key = conversation.key
         return _Known(
+            conversation,
             Healer(memory.refusals, self._repairs, endpoint=endpoint, upstream=upstream, key=key),
             AnsweredHistory(memory.answered, key, body.members),
         )
@@ -456,6 +458,7 @@ def _exchanged(
         endpoint=to.endpoint,
         request_id=exchange.request_id,
         given=body,
+        conversation=None if known is None else known.conversation,
         sent=sent.plain,
         written=done.written,
         memory=NO_MEMORY if known is None else known.healer.memory,

@@ -16,7 +16,7 @@ from multidict import MultiMapping
 
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
 from reknit.pipeline.serve.answered import NOTHING_ANSWERED
-from reknit.pipeline.serve.conversations import conversation_key, credentials_in
+from reknit.pipeline.serve.conversations import Conversation, credentials_in
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.input_log import InputLog
 from reknit.pipeline.serve.metrics import GatewayMetrics
@@ -50,6 +50,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
         endpoint: of the request.
         request_id: the random id of the exchange.
         given: the client's body; None if it cannot be decoded.
+        conversation: of the request; None where nothing is known of it.
         sent: the body that was sent, without content encoding.
         written: the body that Reknit writes for the same history; None if it could not be judged.
         memory: of earlier refusals that the request was written by.
@@ -65,6 +66,7 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     given: RequestBody | None
     sent: bytes
     written: bytes | None
+    conversation: Conversation | None = None
     memory: TargetMemory = NO_MEMORY
     healed: tuple[str, ...] = ()
     answered: Mapping[int, bool] = NOTHING_ANSWERED
@@ -158,9 +160,11 @@ def session_of(secret: bytes, exchanged: Exchanged, given: RequestBody) -> str:
         exchanged: the exchange.
         given: the client's body.
     """
-    headers = exchanged.headers
-    upstream, target = exchanged.upstream.name, exchanged.endpoint.target
-    key = conversation_key(secret, headers, given.members, upstream=upstream, target=target)
+    headers, upstream, target = exchanged.headers, exchanged.upstream.name, exchanged.endpoint.target
+    conversation = exchanged.conversation or Conversation(
+        secret, headers, given.members, upstream=upstream, target=target
+    )
+    key = conversation.key()
     credentials = "\0".join(credentials_in(headers))
     tenant = hmac.digest(secret, credentials.encode("utf-8", "surrogateescape"), hashlib.sha256)
     return f"serve-{tenant.hex()[:_TENANT_DIGITS]}/{key.hex()[:_CONVERSATION_DIGITS]}"

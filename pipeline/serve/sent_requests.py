@@ -21,7 +21,7 @@ from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.mirrored import Conversations, Logged
 from reknit.pipeline.session import normalize
 from reknit.pipeline.session.bindings import End
-from reknit.pipeline.stages.content import ROOTS, content_sha256
+from reknit.pipeline.stages.content import ROOTS
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.topics import AGENT_TURNS
 from reknit.topics import headers as names
@@ -126,7 +126,22 @@ class SessionLogs:
             if not isinstance(record, RequestWanted):
                 yield self._input(sent, _mirrored(record, sent.policy))
         judged = ((names.JUDGED, logged.judged),) if sent.is_judged else ()
-        yield self._input(sent, _request_sent(sent), judged)
+        yield self._input(sent, self._request_sent(sent), judged)
+
+    def _request_sent(self, sent: SentRequest) -> RequestSent:
+        written = _written(sent)
+        return RequestSent(
+            request_id=sent.request_id,
+            target=sent.endpoint.target,
+            sha256=hashlib.sha256(sent.sent).hexdigest(),
+            content_sha256=UNSET if written is None else self._conversations.compared.content_sha256(written),
+            healings=sent.healings,
+            memory=UNSET if sent.memory == NO_MEMORY else Raw(msgspec.json.encode(sent.memory)),
+            answered=tuple(AnsweredRequest(messages=count, continued=end) for count, end in sent.answered.items()),
+            end=sent.end or UNSET,
+            id=sent.request_id,
+            origin=GATEWAY,
+        )
 
     def _input(self, sent: SentRequest, record: TurnRecord, more: Headers = ()) -> InputRecord:
         return InputRecord(AGENT_TURNS, sent.session, msgspec.json.encode(record), (*sent.headers, *more))
@@ -160,22 +175,6 @@ def _change_of(policy: Policy) -> PolicyChange:
         if field.name not in _OF_WORKER
     }
     return msgspec.convert(members | _OF_MIRROR, PolicyChange)
-
-
-def _request_sent(sent: SentRequest) -> RequestSent:
-    written = _written(sent)
-    return RequestSent(
-        request_id=sent.request_id,
-        target=sent.endpoint.target,
-        sha256=hashlib.sha256(sent.sent).hexdigest(),
-        content_sha256=UNSET if written is None else content_sha256(written),
-        healings=sent.healings,
-        memory=UNSET if sent.memory == NO_MEMORY else Raw(msgspec.json.encode(sent.memory)),
-        answered=tuple(AnsweredRequest(messages=count, continued=end) for count, end in sent.answered.items()),
-        end=sent.end or UNSET,
-        id=sent.request_id,
-        origin=GATEWAY,
-    )
 
 
 def _written(sent: SentRequest) -> bytes | None:
