@@ -96,15 +96,6 @@ def _compared(value: Raw, *, is_message: bool) -> Compared:
 _NOTHING_KEPT: Final = ComparedValues()
 
 
-def compared_message(value: Raw) -> bytes:
-    """Return the JSON by which a message is compared.
-
-    Raises:
-        MsgspecError, UnicodeError, RecursionError: it cannot be decoded.
-    """
-    return _NOTHING_KEPT.message(value).data
-
-
 def content_sha256(body: bytes) -> str:
     """Return the SHA-256 of a body's content; that of its bytes where it is no JSON object."""
     return _NOTHING_KEPT.content_sha256(body)
