@@ -278,6 +278,11 @@ class Archive:
         self.log = []
         return entries
 
+    def cut_log(self, length: int) -> None:
+        """Drop all but the first entries of the log that no segment holds."""
+        del self.log[length:]
+        self._named = None
+
     def has_segment(self, number: int) -> bool:
         at = bisect_left(self.segments, (number,))
         return at < len(self.segments) and self.segments[at][0] == number

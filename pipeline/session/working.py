@@ -12,7 +12,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.healing.memory import Memory
@@ -28,6 +28,7 @@ from reknit.pipeline.session.fit import SUMMARY, Cut, FitBounds, fit_for
 from reknit.pipeline.session.media import MediaBounds, MediaStubs, has_media, limits_for
 from reknit.pipeline.session.prefix import PrefixChange, reasons_by_target
 from reknit.pipeline.session.repair import (
+    RepairPoint,
     RequestVariant,
     StructureRepair,
     equal_variants,
@@ -68,6 +69,24 @@ _SEGMENT_BYTES = 32 * 1024
 
 # The lists of messages in a body; the paths of fixes begin with them.
 _ROOTS = frozenset({"messages", "input", "contents"})
+
+
+class HistoryPoint(Struct, frozen=True, gc=False):
+    """A point of a working history.
+
+    Attributes:
+        end: the open end.
+        decided: the shape that the messages decided.
+        log: the number of entries of the log that no segment holds.
+        repairs: the machines; a change of the prefix makes new ones.
+        points: how far each machine was.
+    """
+
+    end: OpenEnd
+    decided: Decided
+    log: int
+    repairs: Sequence[StructureRepair]
+    points: Sequence[RepairPoint]
 
 
 class WorkingHistory:
@@ -413,6 +432,37 @@ class WorkingHistory:
             entries_before(self.archive.entries(), count), count, reasons, decided, bindings=bindings, stubs=stubs
         )
 
+    def point(self) -> HistoryPoint | None:
+        """Return this point of the history, for ``cut_at``; None where that could not be exact.
+
+        Before anything settles, a system message changes the head. What limits leave out depends on later messages.
+        """
+        if self.fit.active or self.bounds.stubs or not all(repair.shared.ids for repair in self.repairs):
+            return None
+        end = OpenEnd(**self._open_end())
+        return HistoryPoint(
+            end, self.decided, len(self.archive.log), self.repairs, [each.point() for each in self.repairs]
+        )
+
+    def cut_at(self, point: HistoryPoint) -> bool:
+        """Go back to a point of this history since which no segment was written.
+
+        Returns:
+            False where the prefix has changed since then; the history is unchanged.
+        """
+        if point.repairs is not self.repairs or self.bounds.stubs:
+            return False
+        for repair, each in zip(self.repairs, point.points, strict=True):
+            repair.cut_at(each, point.end)
+        self.count, self.decided = point.end.count, point.decided
+        self.archive.cut_log(point.log)
+        self.bounds.cut(self.count)
+        answered = dict(self.bindings.answered)
+        self.bindings.cut(self.count)
+        self.bindings.answered.update(answered)
+        self._lend()
+        return True
+
     def replay(
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
     ) -> WorkingHistory:
@@ -464,7 +514,7 @@ class WorkingHistory:
         return {
             "count": self.count,
             "history": save_history(first.history),
-            "tracks": {name: SettledHead(part.state, part.marks, part.reset) for name, part in self.parts.items()},
+            "tracks": {name: SettledHead(part.state, [*part.marks], part.reset) for name, part in self.parts.items()},
             "others": [SavedMachine(other.names, save_history(other.history)) for other in others],
         }
 
