@@ -12,14 +12,14 @@ from reknit.pipeline.session import normalize_answered
 MARKS = [{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}, {"type": "ephemeral", "ttl": "5m"}, None]
 # Messages at the end that a client marks, and one beyond the gateway's limit.
 LAST = 10
+drawn_marks = st.dictionaries(st.integers(1, LAST), st.sampled_from(MARKS), max_size=5)
 
 
-def with_marks(messages, draw):
-    """Return messages with breakpoints in some of the last ones; a text that gets one becomes a block."""
-    places = draw(st.sets(st.integers(1, LAST), max_size=5))
+def with_marks(messages, marks):
+    """Return messages with breakpoints, by the distance from the end; a text that gets one becomes a block."""
+    count = len(messages)
     return [
-        marked(message, draw(st.sampled_from(MARKS))) if len(messages) - at in places else message
-        for at, message in enumerate(messages)
+        marked(message, marks[count - at]) if count - at in marks else message for at, message in enumerate(messages)
     ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moving_marks import Moving, with_marks
+from moving_marks import Moving, drawn_marks, with_marks
 from strategies import SCALE, policies, reasoned, spiced, with_members
 from target_cases import TARGET_CASES
 
@@ -19,7 +19,7 @@ answers = st.dictionaries(st.integers(0, 8), st.booleans(), max_size=2)
 
 
 @each_target
-@settings(max_examples=15 * SCALE)
+@settings(max_examples=6 * SCALE)
 @given(messages=any_history, policy=policies, answered=answers, data=st.data())
 def test_each_request_is_repaired_as_a_whole_one(target_case, messages, policy, answered, data):
     root = data.draw(st.sampled_from(["messages", target_case.root or "messages"]))
@@ -28,7 +28,7 @@ def test_each_request_is_repaired_as_a_whole_one(target_case, messages, policy, 
     while end < len(messages):
         end += data.draw(st.integers(1, 3))
         for _ in range(data.draw(st.integers(1, 2))):
-            moving.ask(with_marks(messages[:end], data.draw))
+            moving.ask(with_marks(messages[:end], data.draw(drawn_marks)))
         if not data.draw(st.integers(0, 5)):  # the client goes back
             end = max(1, end - data.draw(st.integers(1, 3)))
-            moving.ask(with_marks(messages[:end], data.draw))
+            moving.ask(with_marks(messages[:end], data.draw(drawn_marks)))
