@@ -415,6 +415,33 @@ async def test_a_whole_stream_with_a_length_passes_unchanged():
     assert (status, text) == (200, b"".join(anthropic()))
 
 
+async def test_an_answer_that_falls_silent_is_broken_off():
+    pieces = anthropic(end=False)
+    async with gateway(streamed(pieces, silence=60.0), silence_seconds=0.3) as (_, url, client):
+        received, error = await until_broken(client, url)
+    assert isinstance(error, aiohttp.ClientPayloadError)
+    assert received.startswith(b"".join(pieces))
+    assert b"event: error" in received
+
+
+async def test_an_answer_may_take_longer_than_the_longest_silence():
+    pieces = anthropic()
+    waiting = streamed(pieces, pause=3.0 / len(pieces))
+    async with gateway(waiting, silence_seconds=2.0) as (_, url, client):
+        for _ in range(2):  # the second one over the same connection
+            status, text, _ = await posted(client, url, VALID)
+            assert (status, text) == (200, b"".join(pieces))
+
+
+async def test_no_answer_in_time_is_an_error():
+    async def answer(_request):
+        await asyncio.sleep(60.0)
+
+    async with gateway(answer, silence_seconds=0.3) as (_, url, client):
+        status, _, _ = await posted(client, url, VALID)
+    assert status == web.HTTPGatewayTimeout.status_code
+
+
 async def test_an_error_event_of_the_provider_is_the_end_of_its_stream():
     pieces = [
         *anthropic()[:2],
