@@ -44,7 +44,8 @@ _Key: TypeAlias = tuple[Endpoint, bytes, frozenset[tuple[str, bytes]]]
 class _Known(Struct, frozen=True):
     """A conversation after its last request; ``size`` is its memory by an estimate.
 
-    ``kept`` is the number of messages of the document's remembered point; 0 without one.
+    ``kept`` is the number of messages of the document's remembered point; 0 without one. It is negative where such a
+    document could not be read in two parts: the number of its messages.
     """
 
     policy: Policy
@@ -94,10 +95,10 @@ class KnownConversations:
         known = self._known.pop(key, None)
         if known is not None:
             self._size -= known.size
-        found = None
+        document, kept = None, 0
         if known is not None and (known.policy, known.answered) == (policy, answered):
-            found = _grown(known, messages) or _begun_before_marks(members, messages, endpoint, policy, answered)
-        document, kept = found or (_begun(data, endpoint, policy, answered), 0)
+            document, kept = _continued(known, members, messages, endpoint)
+        document = document or _begun(data, endpoint, policy, answered)
         done = _ended(document)
         size = 2 * len(data) + _BYTES_OF_MESSAGE * len(messages)
         self._keep(key, _Known(policy, answered, messages, document, kept, size))
@@ -115,6 +116,22 @@ def _begun(data: bytes, endpoint: Endpoint, policy: Policy, answered: Mapping[in
     return GrowingDocument(data, target_named(endpoint.target), policy, model=endpoint.model or None, answered=answered)
 
 
+def _continued(
+    known: _Known, members: Mapping[str, Raw], messages: list[Raw], endpoint: Endpoint
+) -> tuple[GrowingDocument | None, int]:
+    """Return the document of the next request and its point (``_Known.kept``); None where the whole must be read."""
+    grown = _grown(known, messages)
+    if grown is not None:
+        return grown
+    first = _first_marked(messages)
+    if not 0 < first < len(messages):
+        return None, 0
+    # The attempt costs as much as the whole. Some messages, such as images, cannot be added: it may succeed later.
+    if known.kept < 0 and len(messages) < _MOVING - known.kept:
+        return None, known.kept
+    return _begun_before(first, members, messages, endpoint, known) or (None, -len(messages))
+
+
 def _grown(known: _Known, messages: list[Raw]) -> tuple[GrowingDocument, int] | None:
     """Return the document of the last request with these messages, and its point; None if it must be read."""
     count, document = len(known.messages), known.document
@@ -127,17 +144,14 @@ def _grown(known: _Known, messages: list[Raw]) -> tuple[GrowingDocument, int] | 
     return _added(document, messages, count, known.kept) if count else None
 
 
-def _begun_before_marks(
-    members: Mapping[str, Raw], messages: list[Raw], endpoint: Endpoint, policy: Policy, answered: Mapping[int, bool]
+def _begun_before(
+    first: int, members: Mapping[str, Raw], messages: list[Raw], endpoint: Endpoint, known: _Known
 ) -> tuple[GrowingDocument, int] | None:
-    """Return the document of a body whose breakpoints may move, read in two parts; None if none may, or it cannot."""
-    first = _first_marked(messages)
-    if not 0 < first < len(messages):
-        return None
+    """Return the document of a body, read in two parts: the ``first`` messages and the others; None if it cannot be."""
     root = next(name for name in ROOTS if name in members)
     data = msgspec.json.encode({**members, root: messages[:first]})
     try:
-        return _added(_begun(data, endpoint, policy, answered), messages, first, 0)
+        return _added(_begun(data, endpoint, known.policy, known.answered), messages, first, 0)
     except InputError:  # the whole body is read, and has the error
         return None
 
@@ -159,7 +173,7 @@ def _added(document: GrowingDocument, messages: list[Raw], count: int, kept: int
 
 
 def _first_marked(messages: list[Raw]) -> int:
-    """Return the index of the first of the last messages with a breakpoint; their number if there is none."""
+    """Return the index of the first of the last messages with a breakpoint; without one the number of messages."""
     for at in range(max(0, len(messages) - _MOVING), len(messages)):
         data = bytes(messages[at])
         if any(mark in data for mark in _MARKS):

@@ -435,7 +435,7 @@ class WorkingHistory:
     def point(self) -> HistoryPoint | None:
         """Return this point of the history, for ``cut_at``; None where that could not be exact.
 
-        Before anything settles, a system message changes the head. What limits leave out depends on later messages.
+        Before anything settles, a system message changes the head. Later messages change what limits leave out.
         """
         if self.fit.active or self.bounds.stubs or not all(repair.shared.ids for repair in self.repairs):
             return None

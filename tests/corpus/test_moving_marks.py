@@ -15,7 +15,7 @@ from reknit.pipeline.session.documents import GrowingDocument
 pytestmark = needs_corpus
 
 ROOTS = {"anthropic": "messages", "bedrock-converse": "messages", "openai-chat": "messages"}
-# Each conversation is sent at so many lengths, the last ones.
+# The number of lengths at which each conversation is sent, the last ones.
 LENGTHS = 6
 
 

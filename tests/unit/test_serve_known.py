@@ -105,6 +105,21 @@ def test_the_limits_of_breakpoints_are_kept_where_they_move(lifetimes):
         assert {"cache_control_dropped", "cache_ttl_shortened"} & {fix.code for fix in done.fixes}
 
 
+def test_a_conversation_that_cannot_be_read_in_two_parts_is_tried_again_later(whole_reads):
+    known = KnownConversations()
+    # A part with these members may be another shape's, so every message of the body decides how the others are read.
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    history = [{"role": "user", "content": [image]}, {"role": "assistant", "content": 'It says "value".'}]
+    tools = [{"name": "ls", "input_schema": {"type": "object", "properties": {"value": {"type": "string"}}}}]
+    reads = []
+    for at in range(14):
+        history.append({"role": "assistant" if at % 2 else "user", "content": f"{at}"})
+        whole_reads.clear()
+        asked(known, body(with_last_marked(history), tools=tools))
+        reads.append(len(whole_reads))
+    assert reads == [1, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
+
+
 def test_the_same_request_again_is_known(whole_reads):
     known = KnownConversations()
     for _ in range(3):
