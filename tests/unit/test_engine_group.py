@@ -307,6 +307,24 @@ class Deaf:
         await asyncio.Event().wait()
 
 
+class Cancelled(Deaf):
+    """A client whose own tasks were cancelled, which its stop reports as a cancellation of the caller."""
+
+    async def stop(self):
+        self.steps.append("leave")
+        raise asyncio.CancelledError
+
+    async def close(self):
+        self.steps.append("close")
+
+
+async def test_a_stop_continues_after_the_client_cancelled_its_own_tasks(app):
+    thread, client = app.consumer._thread, Cancelled()
+    thread._consumer = client
+    await thread.on_thread_stop()
+    assert client.steps == ["leave", "close"]
+
+
 async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(app, monkeypatch):
     monkeypatch.setattr(transport, "_LEAVE_SECONDS", 0.01)
     thread, client = app.consumer._thread, Deaf()
