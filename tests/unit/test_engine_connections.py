@@ -72,7 +72,11 @@ def test_the_end_of_a_tls_connection_does_not_wait_for_the_peer(kafka_over_tls):
     async def connect_and_close(loop):
         transport, _ = await loop.create_connection(Client, *address, ssl=context)
         transport.close()
-        async with asyncio.timeout(20):  # uvloop alone waits 30 s for the peer
+        try:
+            async with asyncio.timeout(20):  # uvloop alone waits 30 s for the peer
+                await lost.wait()
+        finally:
+            transport.abort()  # an open connection would keep the loop from closing
             await lost.wait()
 
     lost = asyncio.Event()
