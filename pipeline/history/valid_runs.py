@@ -7,7 +7,7 @@ next run begins after it. Both paths give the same result, which a property test
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -18,13 +18,27 @@ from reknit.pipeline.history.clean import with_plain_data
 from reknit.pipeline.history.pieces import is_whole
 from reknit.pipeline.history.placeholders import LONGEST_PLACEHOLDER, is_placeholder
 from reknit.pipeline.history.unusual import unusual
-from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Image,
+    JoinedTurn,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+)
 from reknit.pipeline.policy import Policy
 
 IsSound: TypeAlias = Callable[[Block], bool]
 
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
+
+# The list whose messages are items of Responses: several may be one turn.
+_ITEMS = "input"
 
 _OF_ASSISTANTS = frozenset({Text, ToolUse, Thinking, RedactedThinking})
 
@@ -47,7 +61,8 @@ class ValidRun(Struct, frozen=True, kw_only=True):
         turns: the number of turns.
         counted: for each assistant turn, and for the one after the last turn, its index from ``start``, and the number
             of assistant turns, of user turns besides results, and of calls that the machine would count before it.
-        rows: the indexes, from ``start``, of results in a message of their own, which join the previous one.
+        rows: the indexes, from ``start``, of turns that join the previous one: results in a message of their own, and
+            items of Responses.
         ids: the ids of the calls, all answered.
         names: the names of the called tools.
         special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text, or
@@ -75,7 +90,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
         return self.counted[-1][1]
 
     def messages(self, turns: Sequence[Turn]) -> Sequence[Turn]:
-        """Return the messages of these turns: one each, except for results in rows of their own."""
+        """Return the messages of these turns: one each, except for the turns that join the previous one."""
         if not self.rows:
             return turns
         behind = set(self.rows)
@@ -119,7 +134,10 @@ def _joined(turns: Sequence[Turn]) -> Turn:
     blocks = tuple(block for turn in turns for block in turn.blocks)
     paths = tuple(path for turn in turns for path in turn.paths or ())
     named = next((turn.id for turn in reversed(turns) if turn.id), None)
-    return structs.replace(turns[0], blocks=blocks, paths=paths, id=named)
+    first = turns[0]
+    return JoinedTurn(
+        role=first.role, blocks=blocks, index=first.index, id=named, paths=paths, root=first.root, items=tuple(turns)
+    )
 
 
 class _Scan:
@@ -139,14 +157,34 @@ class _Scan:
 
     def calls(self, turn: Turn, at: int) -> dict[str, str] | None:
         """The names of a valid assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
-        if turn.role != "assistant" or turn.ids_made:
+        if turn.role != "assistant" or turn.ids_made or turn.incomplete:
             return None
+        return self._calls(turn.blocks, at, special=turn.own is not UNSET)
+
+    def calls_of_items(self, items: Sequence[Turn], at: int) -> dict[str, str] | None:
+        """The same of an assistant's items of Responses, which are one turn."""
+        if len(items) == 1:
+            return self.calls(items[0], at)
+        for before, item in pairwise(items):
+            # A message after a message begins another turn.
+            if type(before.blocks[-1]) is type(item.blocks[0]) is Text:
+                return None
+            # An item may be the one before it once more.
+            if item.id is not None and item.id == before.id:
+                return None
+        if any(item.ids_made or item.incomplete for item in items):
+            return None
+        blocks = [block for item in items for block in item.blocks]
+        calls = self._calls(blocks, at, special=any(item.own is not UNSET for item in items))
+        # Whether a blank text stays depends on its item.
+        return None if self.blanks[-1:] == [at] else calls
+
+    def _calls(self, blocks: Iterable[Block], at: int, *, special: bool) -> dict[str, str] | None:
+        """The names of calls in the blocks of a valid assistant turn, by id; ``special`` if its members make it so."""
         calls: dict[str, str] = {}
-        special, says, blank, thinks = False, False, False, False
-        if turn.incomplete:
-            return None
+        says, blank, thinks = False, False, False
         block: Any  # looked at by its class, for speed
-        for block in turn.blocks:
+        for block in blocks:
             kind = type(block)
             if kind is Text:
                 rare = _is_rare_text(block)
@@ -182,7 +220,6 @@ class _Scan:
                 special = True
         if not (says or calls):
             return None
-        special = special or turn.own is not UNSET
         if thinks:
             self.reasons = True
             if not special:
@@ -244,10 +281,32 @@ class _Scan:
         Each of several results may be a turn of its own. None if not all of ``calls`` are answered.
         """
         said = self.user_says(turns[at], calls, place) if at < len(turns) else None
+        if said is not None and turns[at].root == _ITEMS:
+            return self._item_answers(turns, at, calls, place, said=said)
         while said is False and calls and at + 1 < len(turns) and _is_row(turns[at]) and _is_row(turns[at + 1]):
             at += 1
             said = self.user_says(turns[at], calls, place)
         return None if calls else said, at + 1
+
+    def _item_answers(
+        self, turns: Sequence[Turn], at: int, calls: dict[str, str], place: int, *, said: bool | None
+    ) -> tuple[bool | None, int]:
+        """Return the same for items of Responses: after results in items, a message of the user's joins them."""
+        start = at
+        while said is False and at + 1 < len(turns) and _is_result_item(turns[at]):
+            item = turns[at + 1]
+            if item.role != "user" or item.root != _ITEMS:
+                break
+            at += 1
+            said = self.user_says(item, calls, place)
+        # Whether a blank text stays depends on its item.
+        is_blank = at > start and self.blanks[-1:] == [place]
+        return None if calls or is_blank else said, at + 1
+
+
+def _is_result_item(turn: Turn) -> bool:
+    """Return True if a turn is a result that is an item by itself."""
+    return len(turn.blocks) == 1 and turn.paths is not None and turn.paths[0].count(".") == 1
 
 
 def _is_row(turn: Turn) -> bool:
@@ -275,13 +334,25 @@ def _is_fit(block: Block) -> bool:
     return isinstance(block, (Image, Document)) and with_plain_data(block.source) is None
 
 
-def _says_something(turn: Turn) -> bool:
-    """Return True if an assistant's turn keeps a text, and gives no block to the user, whatever is repaired in it."""
-    if turn.role != "assistant" or turn.ids_made or turn.incomplete:
+def _says_something(items: Sequence[Turn]) -> bool:
+    """Return True if an assistant's turn keeps a text, and gives no block to the user, whatever is repaired in it.
+
+    ``items`` are the turn, or the items of Responses that are one.
+    """
+    for item in items:
+        if item.role != "assistant" or item.ids_made or item.incomplete:
+            return False
+    blocks = [block for item in items for block in item.blocks]
+    if not all(type(block) in _OF_ASSISTANTS for block in blocks):
         return False
-    if not all(type(block) in _OF_ASSISTANTS for block in turn.blocks):
-        return False
-    return any(type(block) is Text and block.text and not block.text.isspace() for block in turn.blocks)
+    return any(type(block) is Text and block.text and not block.text.isspace() for block in blocks)
+
+
+def _items_from(turns: Sequence[Turn], at: int) -> int:
+    """Return the index after the items of Responses from an index on that are one turn of the assistant's."""
+    while at < len(turns) and turns[at].role == "assistant" and turns[at].root == _ITEMS and turns[at].blocks:
+        at += 1
+    return at
 
 
 def find_valid_runs(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[ValidRun]:
@@ -317,8 +388,13 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
     counted: list[tuple[int, int, int]] = []
     rows: list[int] = []
     while at < len(turns):
-        calls = scan.calls(turns[at], place)
-        if calls is None and not _says_something(turns[at]):
+        last = at + 1
+        if turns[at].root == _ITEMS:
+            last = max(last, _items_from(turns, at))
+            calls = scan.calls_of_items(turns[at:last], place)
+        else:
+            calls = scan.calls(turns[at], place)
+        if calls is None and not _says_something(turns[at:last]):
             break
         counted.append((at - start, number, len(scan.ids)))
         if calls is None:
@@ -326,10 +402,11 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
         if calls:
             scan.ids += calls
             scan.names.update(calls.values())
-        said, behind = scan.answers(turns, at + 1, calls, place + 1)
+        said, behind = scan.answers(turns, last, calls, place + 1)
         if said is None:
             break
-        rows += range(at + 2 - start, behind - start)
+        rows += range(at + 1 - start, last - start)
+        rows += range(last + 1 - start, behind - start)
         number += 2 if said else 1
         at, place = behind, place + 2
     # The last answer is the machine's, whatever follows it.

@@ -17,17 +17,17 @@ from reknit.pipeline.testing import Kit
 NO_HEAD = {}
 
 
-def outcome(messages, target, policy, head):
-    done = normalize(msgspec.json.encode(head | {"messages": messages}), to=target, policy=policy)
+def outcome(messages, target, policy, head, root):
+    done = normalize(msgspec.json.encode(head | {root: messages}), to=target, policy=policy)
     return done.body, done.sha256, done.fixes, done.ledger, done.ids, done.violations
 
 
-def assert_same_without_quick_path(messages, target, policy=None, head=NO_HEAD):
-    quick = outcome(messages, target, policy, head)
+def assert_same_without_quick_path(messages, target, policy=None, head=NO_HEAD, root="messages"):
+    quick = outcome(messages, target, policy, head, root)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ValidRun, "holds", lambda *_: False)
         patched.setattr(converse, "piece_stays", lambda _: False)
-        assert outcome(messages, target, policy, head) == quick
+        assert outcome(messages, target, policy, head, root) == quick
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
@@ -146,6 +146,67 @@ def in_geminis_shape(messages):
 def test_each_model_of_gemini_gets_the_same_request(model, is_own, messages, mend):
     messages = in_geminis_shape(messages) if is_own else messages
     assert_same_without_quick_path(messages, "gemini", mend, {"model": model})
+
+
+_SEALED = "gAAAAAB" + "c2lnbmVk" * 8
+
+
+@st.composite
+def histories_of_items(draw):
+    """Valid histories as items of Responses, with the members that the API gives them, and a few defects."""
+    has_ids, is_sealed = draw(st.sampled_from([True, True, False])), draw(st.sampled_from([True, True, False]))
+    items = [{"type": "message", "role": "user", "content": "begin"}]
+
+    def answered(kind, prefix, **members):
+        named = {"id": f"{prefix}_{len(items)}", "status": "completed"} if has_ids else {}
+        items.append({"type": kind} | (named if draw(st.integers(0, 9)) else {}) | members)
+
+    for number in range(draw(st.integers(2, 12))):
+        kind = draw(st.sampled_from(["function", "function", "custom_tool"]))
+        if draw(st.booleans()):
+            sealed = {"encrypted_content": _SEALED} if is_sealed else {}
+            said = [{"type": "summary_text", "text": "hm"}] if draw(st.booleans()) else []
+            answered("reasoning", "rs", summary=said, **sealed)
+        calls = [f"call_{number}_{at}" for at in range(draw(st.integers(0, 2)))]
+        if not calls or draw(st.booleans()):
+            part = {"type": "output_text", "text": draw(st.sampled_from(["well", "well", "well", " "]))}
+            part |= draw(st.sampled_from([{"annotations": []}, {"annotations": [], "logprobs": []}, {}]))
+            answered("message", "msg", role="assistant", content=draw(st.sampled_from(["well", [part], [part, part]])))
+        given = {"input": "x"} if kind == "custom_tool" else {"arguments": "{}"}
+        for call in calls:
+            answered(f"{kind}_call", "ctc" if kind == "custom_tool" else "fc", call_id=call, name="read", **given)
+        for call in calls:
+            output = draw(st.sampled_from(["r", "r", [{"type": "input_text", "text": "r"}]]))
+            output_kind = draw(st.sampled_from([kind, kind, kind, "function"]))
+            items.append({"type": f"{output_kind}_call_output", "call_id": call, "output": output})
+        if not calls or draw(st.booleans()):
+            part = {"type": "input_text", "text": draw(st.sampled_from(["go on", "go on", " "]))}
+            items.append({"type": "message", "role": "user", "content": draw(st.sampled_from([[part], [part, part]]))})
+    for _ in range(draw(st.integers(0, 2))):
+        at, to = draw(st.integers(0, len(items) - 1)), draw(st.integers(0, len(items) - 1))
+        items[at : at + 1] = draw(st.sampled_from([[], [items[at]] * 2, [items[at], items[to]], [items[to]]]))
+    return items
+
+
+@pytest.mark.parametrize("target", sorted({*TARGETS} - {"openai-responses"}))
+@settings(max_examples=40 * SCALE)
+@given(items=histories_of_items(), tools=st.sampled_from([[], TOOLS]))
+def test_items_of_responses_give_the_same_request(target, items, tools):
+    assert_same_without_quick_path(items, target, None, {"tools": tools} if tools else NO_HEAD, "input")
+
+
+@pytest.mark.parametrize("params", [{}, {"store": False}])
+@pytest.mark.parametrize("mend", [{}, {"mend": {"item_id_dropped": "observe"}}, {"reasoning": "strip"}])
+@settings(max_examples=150 * SCALE)
+@given(items=histories_of_items(), model=st.sampled_from(["gpt-5", "o3-mini", "claude-sonnet-4-5", None]))
+def test_items_of_responses_go_back_alike(items, model, mend, params):
+    assert_same_without_quick_path(items, "openai-responses", mend, {"model": model, "params": params}, "input")
+
+
+@settings(max_examples=100 * SCALE)
+@given(items=histories_of_items())
+def test_incremental_and_whole_requests_of_items_are_equal(items):
+    Kit("openai-responses").incremental({"input": items})
 
 
 @pytest.mark.parametrize(
@@ -287,6 +348,26 @@ def test_answers_of_client_libraries_stay_in_the_quick_path(written_one_by_one, 
     done = normalize([HELLO[0], answer, {"role": "user", "content": [*results, _text("and")]}, *HELLO[1:-1]], to=target)
     assert [at for at in written_one_by_one if at < 3] == []
     assert not done.fixes
+
+
+def test_items_of_responses_stay_in_the_quick_path(written_one_by_one):
+    reasoning = {"type": "reasoning", "summary": [], "encrypted_content": _SEALED}
+    part = {"type": "output_text", "text": "well", "annotations": []}
+    answer = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [part]}
+    call = {"type": "function_call", "name": "read", "arguments": "{}", "status": "completed"}
+    custom = {"type": "custom_tool_call", "name": "patch", "input": "x"}
+    calls = [call | {"id": "fc_1", "call_id": "a"}, custom | {"id": "ctc_1", "call_id": "b"}]
+    outputs = [
+        {"type": "function_call_output", "call_id": "a", "output": "r"},
+        {"type": "custom_tool_call_output", "call_id": "b", "output": "r"},
+    ]
+    question = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and"}]}
+    items = [question, reasoning | {"id": "rs_1"}, answer, *calls, *outputs, question, HELLO[1]]
+    done = normalize({"input": items, "model": "gpt-5"}, to="openai-responses")
+    assert written_one_by_one == []
+    assert not done.fixes
+    written = msgspec.json.decode(done.body)["input"]
+    assert written[1:7] == items[1:7]
 
 
 def test_media_beyond_a_limit_take_only_their_messages_out_of_the_quick_path(written_one_by_one):
