@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.fixes import FIXES, Fate, Fix, make
-from reknit.pipeline.model import Block, JoinedTurn, Own, Role, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, JoinedTurn, Own, RenamedTurn, Role, Text, ToolResult, ToolUse, Turn, Unknown
 
 Speaker: TypeAlias = Literal["user", "assistant"]
 
@@ -177,6 +177,9 @@ def message_of(turn: Turn) -> Message:
         pieces += [TrackedBlock(block, item.index, block_path(item, at)) for at, block in enumerate(item.blocks)]
         if item.own is not UNSET and len(pieces) > before:
             pieces[before].own = item.own
+    if isinstance(turn, RenamedTurn):
+        for piece, came_as in zip(pieces, turn.came_as, strict=True):
+            piece.came_as = came_as
     return Message("assistant" if turn.role == "assistant" else "user", pieces, turn.id)
 
 

@@ -122,11 +122,13 @@ class WrittenContents(Struct, kw_only=True):
             if type(block) is ToolUse:
                 signature: str | UnsetType = UNSET
                 if self._adds_placeholders and not calls:
-                    piece = TrackedBlock(block, turn.index, input_paths(turn)[at])
+                    came_as = made_id(block.name) if turn.ids_made else None
+                    piece = TrackedBlock(block, turn.index, input_paths(turn)[at], came_as=came_as)
                     self.book.change("signature_skipped", piece)
                     signature = PLACEHOLDER
                 calls[block.id] = block.name
-                if shows_ids and block.id != made_id(block.name):
+                # In a valid run either all calls of a turn came with their ids, or none.
+                if shows_ids and not turn.ids_made and block.id != made_id(block.name):
                     parts.append(_Call(_FunctionWithId(block.id, block.name, block.input), signature))
                 else:
                     unnamed.append(block.id)

@@ -1,4 +1,4 @@
-"""Items of the Responses API in a valid run that are sent back as they came, with their ids.
+"""Items of the Responses API in a valid run that are sent back unchanged, with their ids.
 
 Each of a message's items must be one that may be sent back next to the others; where one may not, the writer decides
 about each block. The conditions are those by which the writer would change nothing.
