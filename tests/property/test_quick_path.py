@@ -166,6 +166,41 @@ def test_incremental_and_whole_requests_of_calls_without_ids_are_equal(contents,
     Kit("gemini", policy).incremental({"contents": contents})
 
 
+@st.composite
+def contents_with_signatures(draw):
+    """Histories in Gemini's shape, with signatures on any parts, and thoughts before any."""
+    has_ids = draw(st.booleans())
+    contents = in_geminis_shape(draw(histories_with_broken_places()), lambda _: has_ids)
+    for content in contents:
+        for part in content["parts"] if content["role"] == "model" else []:
+            if draw(st.booleans()):
+                part["thoughtSignature"] = draw(st.sampled_from(["c2lnbmVk", "c2lnbmVk", ""]))
+        if content["role"] == "model" and draw(st.booleans()):
+            content["parts"].insert(draw(st.integers(0, len(content["parts"]))), {"text": "hm", "thought": True})
+    return contents
+
+
+@pytest.mark.parametrize("target", ["gemini", "anthropic", "openai-chat"])
+@pytest.mark.parametrize("model", ["gemini-2.5-pro", "gemini-3-pro"])
+@settings(max_examples=150 * SCALE)
+@given(contents=contents_with_signatures(), mend=st.sampled_from([{}, {"mend": {"signature_skipped": "observe"}}]))
+def test_signatures_on_parts_give_the_same_request(target, model, contents, mend):
+    assert_same_without_quick_path(contents, target, mend, {"model": model}, "contents")
+
+
+def test_signed_parts_stay_in_the_quick_path(written_one_by_one):
+    thought = {"text": "hm", "thought": True}
+    call = {"functionCall": {"name": "ls", "args": {}}, "thoughtSignature": "c2lnbmVk"}
+    response = {"functionResponse": {"name": "ls", "response": {"result": "r"}}}
+    question, text = {"role": "user", "parts": [{"text": "and"}]}, {"text": "well", "thoughtSignature": "c2lnbmVk"}
+    answers = [{"role": "model", "parts": [thought, call]}, {"role": "model", "parts": [thought, text]}]
+    contents = [question, answers[0], {"role": "user", "parts": [response]}, answers[1], question, answers[1]]
+    done = normalize({"contents": contents, "model": "gemini-3-pro"}, to="gemini")
+    assert written_one_by_one == []
+    assert not done.fixes
+    assert msgspec.json.decode(done.body)["contents"] == contents
+
+
 @pytest.mark.parametrize("is_own", [False, True])
 @pytest.mark.parametrize("model", ["gemini-2.5-pro", "gemini-3-pro"])
 @settings(max_examples=100 * SCALE)
