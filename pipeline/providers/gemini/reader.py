@@ -24,12 +24,11 @@ from reknit.pipeline.history.readers.fields import (
     as_list,
     as_object,
     as_string,
-    as_strings,
     read_input,
     unknown_role,
 )
 from reknit.pipeline.history.readers.rawjson import compact, starts_with
-from reknit.pipeline.history.readers.strict import StrictReader, own_of
+from reknit.pipeline.history.readers.strict import StrictReader, decoded, own_of
 from reknit.pipeline.history.readers.tolerant import (
     INNER,
     ContentReader,
@@ -60,6 +59,7 @@ UNSIGNED: Final = Issuer(provider="skip_thought_signature_validator")
 
 # A string's plain runs and escapes in turn, so that no character is looked at twice.
 _TEXT_SAID: Final = re.compile(rb'\{\s*"(result|error)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*\}')
+_RESULT: Final = b'"result"'
 _UNDERSCORE: Final = re.compile("_([a-z])")
 _CAPITAL: Final = re.compile("[A-Z]")
 SIGNATURE: Final = "thoughtSignature"
@@ -113,6 +113,15 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", gc=
     tool_response: Raw | UnsetType = UNSET
 
 
+class _Said(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A response whose text is its only member."""
+
+    result: str
+
+
+_SAID: Final = msgspec.json.Decoder(_Said)
+
+
 class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     parts: tuple[_Part, ...]
     role: str | None = None
@@ -143,7 +152,7 @@ _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response),
 
 def _turn_of(content: _Content, index: int) -> Turn | None:
     role = _ROLES.get(content.role or "user")
-    parts = Parts([found for part in content.parts if (found := part.function_response) is not None])
+    parts = Parts()
     placed: list[Placed] = []
     for at, part in enumerate(content.parts):
         read = parts.valid_blocks(part, f"contents.{index}.parts.{at}")
@@ -197,15 +206,10 @@ class Parts:
     The members of a part are read by their declarations. Which member it has, and whether the members next to it
     require that the part is kept whole, is not part of a declaration.
 
-    Args:
-        responses: those whose texts are decoded together.
     """
 
-    def __init__(self, responses: Iterable[_Response] = ()) -> None:
+    def __init__(self) -> None:
         self.ids_made = False
-        given = [each.response for each in responses if each.response is not UNSET]
-        escaped = [said[2] for each in given if b"\\" in bytes(each) and (said := _TEXT_SAID.fullmatch(each))]
-        self._texts = dict(zip(escaped, as_strings(escaped), strict=True)) if escaped else {}
 
     def valid_blocks(self, part: _Part, path: str) -> list[Placed] | None:
         """Return a valid part as its block, after its signature; None if it needs repair."""
@@ -213,6 +217,13 @@ class Parts:
         if (text := part.text) is not None and part == _Part(text):
             return [(Text(text=text), path)]
         call, response, blob = part.function_call, part.function_response, part.inline_data
+        # A call or a response alone, which is the next most frequent: half the time of the checks below.
+        if call is not None and call.args is not UNSET and part == _Part(None, None, None, call):
+            if starts_with(call.args, b"{"):
+                name = call.name or ""
+                return [(ToolUse(id=self._id(call.id, name), name=name, input=call.args), path)]
+        elif response is not None and response.parts is UNSET and part == _Part(function_response=response):
+            return [(self.response(response, path, Notes()), path)]
         block: Block | None = None
         notes = Notes()
         natives = part.file_data, part.executable_code, part.code_execution_result, part.tool_call, part.tool_response
@@ -295,9 +306,14 @@ class Parts:
         """
         if response is UNSET or starts_with(response, b"n"):
             return "", False, False
-        said = _TEXT_SAID.fullmatch(bytes(response))
+        data = bytes(response)
+        # One decode of 800 bytes takes 0.6 microseconds, the pattern and the decode of its text 2.7. The decode takes
+        # members that come twice, or under an escaped name, and the pattern does not.
+        if data.count(_RESULT) == 1 and (found := decoded(_SAID, data)) is not None:
+            return found.result, False, False
+        said = _TEXT_SAID.fullmatch(data)
         if said is not None:
-            return self._texts.get(said[2]) or as_string(said[2], ""), said[1] == b"error", False
+            return as_string(said[2], ""), said[1] == b"error", False
         return compact(bytes(response)).decode(), False, True
 
     def _id(self, call_id: str | None, name: str) -> str:

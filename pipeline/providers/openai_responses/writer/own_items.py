@@ -71,21 +71,17 @@ class OwnItems(Struct, kw_only=True):
         items = self._assistants(turn, blocks) if turn.role == "assistant" else self._users(blocks)
         if items is None:
             return None
-        ids = [_ID.decode(item["id"]) for item in items if "id" in item]
-        if not self._may_keep(items, ids):
-            return None
+        known = set(self.ids)
+        ids: list[str] = []
+        for item in items:
+            if "id" in item:
+                name = _ID.decode(item["id"])
+                if name in known or name in ids or not fits_prefix(item["type"], name):
+                    return None
+                ids.append(name)
         self._note(blocks)
         self.ids = [*self.ids, *ids][-self.remembered :]
         return items
-
-    def _may_keep(self, items: Sequence[dict[str, Any]], ids: Sequence[str]) -> bool:
-        """Return True if all items keep their ids, which are in their order."""
-        if not ids:
-            return True
-        if len(set(ids)) < len(ids) or not set(self.ids).isdisjoint(ids):
-            return False
-        named = (item["type"] for item in items if "id" in item)
-        return all(fits_prefix(kind, name) for kind, name in zip(named, ids, strict=True))
 
     def _note(self, blocks: Sequence[_Placed]) -> None:
         """Note the calls whose output has a type of its own, and their outputs."""
