@@ -123,6 +123,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 _STRING: Final = msgspec.json.Decoder(str)
+_STRINGS: Final = msgspec.json.Decoder(list[str])
 _NOTHING: Final = (b"null", b'""', b"[]", b"{}")
 # False itself, what is false in Python, and the word as a string.
 _FALSE: Final = (b"false", b"", b"0", b"0.0", b"[]", b"{}")
@@ -143,6 +144,13 @@ def as_string(value: Raw | bytes, path: str) -> str:
         # JSON that has been read before: nothing is left to decode.
         return data[1:-1].decode()
     return _decode(_STRING, value, path, "a string")
+
+
+def as_strings(values: Sequence[bytes]) -> list[str]:
+    """The texts of strings that are known to be JSON, in at most one decode."""
+    if any(b"\\" in value for value in values):
+        return _decode(_STRINGS, b"[%b]" % b",".join(values), "", "strings")
+    return [value[1:-1].decode() for value in values]
 
 
 def objects_in(value: Raw, path: str) -> list[dict[str, Raw] | None]:

@@ -8,7 +8,7 @@ gets an id made from its function's name, as its response names the function too
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -24,6 +24,7 @@ from reknit.pipeline.history.readers.fields import (
     as_list,
     as_object,
     as_string,
+    as_strings,
     read_input,
     unknown_role,
 )
@@ -119,7 +120,7 @@ class _Said(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     result: str
 
 
-_SAID: Final = msgspec.json.Decoder(_Said)
+_RESULTS: Final = msgspec.json.Decoder(list[_Said])
 
 
 class _Content(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -152,7 +153,7 @@ _read_call, _read_response, _read_blob = reader_of(_Call), reader_of(_Response),
 
 def _turn_of(content: _Content, index: int) -> Turn | None:
     role = _ROLES.get(content.role or "user")
-    parts = Parts()
+    parts = Parts([found for part in content.parts if (found := part.function_response) is not None])
     placed: list[Placed] = []
     for at, part in enumerate(content.parts):
         read = parts.valid_blocks(part, f"contents.{index}.parts.{at}")
@@ -206,10 +207,19 @@ class Parts:
     The members of a part are read by their declarations. Which member it has, and whether the members next to it
     require that the part is kept whole, is not part of a declaration.
 
+
+    Args:
+        responses: those whose texts are decoded together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, responses: Iterable[_Response] = ()) -> None:
         self.ids_made = False
+        given = [bytes(each.response) for each in responses if each.response is not UNSET]
+        self._results = _results_in(given) if given else {}
+        self._texts: dict[bytes, str] = {}
+        if given and not self._results:
+            escaped = [said[2] for data in given if b"\\" in data and (said := _TEXT_SAID.fullmatch(data))]
+            self._texts = dict(zip(escaped, as_strings(escaped), strict=True)) if escaped else {}
 
     def valid_blocks(self, part: _Part, path: str) -> list[Placed] | None:
         """Return a valid part as its block, after its signature; None if it needs repair."""
@@ -217,7 +227,7 @@ class Parts:
         if (text := part.text) is not None and part == _Part(text):
             return [(Text(text=text), path)]
         call, response, blob = part.function_call, part.function_response, part.inline_data
-        # A call or a response alone, which is the next most frequent: half the time of the checks below.
+        # A call or a response alone, the next most frequent. A call takes 0.42 microseconds so, by the checks below 0.94.
         if call is not None and call.args is not UNSET and part == _Part(None, None, None, call):
             if starts_with(call.args, b"{"):
                 name = call.name or ""
@@ -307,13 +317,11 @@ class Parts:
         if response is UNSET or starts_with(response, b"n"):
             return "", False, False
         data = bytes(response)
-        # One decode of 800 bytes takes 0.6 microseconds, the pattern and the decode of its text 2.7. The decode takes
-        # members that come twice, or under an escaped name, and the pattern does not.
-        if data.count(_RESULT) == 1 and (found := decoded(_SAID, data)) is not None:
-            return found.result, False, False
+        if (result := self._results.get(data)) is not None:
+            return result, False, False
         said = _TEXT_SAID.fullmatch(data)
         if said is not None:
-            return as_string(said[2], ""), said[1] == b"error", False
+            return self._texts.get(said[2]) or as_string(said[2], ""), said[1] == b"error", False
         return compact(bytes(response)).decode(), False, True
 
     def _id(self, call_id: str | None, name: str) -> str:
@@ -321,6 +329,18 @@ class Parts:
             return call_id
         self.ids_made = True
         return made_id(name)
+
+
+def _results_in(responses: Sequence[bytes]) -> dict[bytes, str]:
+    """The texts of responses that all have a text as ``result`` and nothing else, in one decode; otherwise none.
+
+    For a response of 800 bytes it takes 0.6 microseconds; the pattern, and the decode of what it finds, take 2.7.
+    """
+    # The decode takes members that come twice, or under an escaped name, and the pattern does not.
+    if any(data.count(_RESULT) != 1 for data in responses):
+        return {}
+    found = decoded(_RESULTS, b"[%b]" % b",".join(responses))
+    return {} if found is None else {data: each.result for data, each in zip(responses, found, strict=True)}
 
 
 def _taken(fields: Fields, names: Mapping[str, str], part: Fields | None = None) -> Own | UnsetType:
