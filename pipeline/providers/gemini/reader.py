@@ -227,7 +227,7 @@ class Parts:
         if (text := part.text) is not None and part == _Part(text):
             return [(Text(text=text), path)]
         call, response, blob = part.function_call, part.function_response, part.inline_data
-        # A call or a response alone, the next most frequent. A call takes 0.42 microseconds so, by the checks below 0.94.
+        # A call or a response alone, the next most frequent: a call takes 0.42 microseconds, by the checks below 0.94.
         if call is not None and call.args is not UNSET and part == _Part(None, None, None, call):
             if starts_with(call.args, b"{"):
                 name = call.name or ""
