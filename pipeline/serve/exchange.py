@@ -348,8 +348,7 @@ class Exchanges:
                 raise received.broken
             async for data in answer.content.iter_any():
                 received.take(data)
-                if received.run is not None:  # a call took 4 % of the time of an event
-                    await self._before_end(received)
+                await self._before_end(received)
                 await response.write(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
