@@ -156,6 +156,8 @@ class Topics:
             run.data += value
 
     def _turn(self, session, turn):
+        if turn["type"] == "provider.answered":
+            return  # the worker's own
         if turn.get("id") in self._ids[session]:
             self.repeated[AGENT_TURNS] += 1
             return
