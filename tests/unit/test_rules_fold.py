@@ -9,7 +9,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from request_bodies import BODIES
 
@@ -205,6 +205,7 @@ bodies = st.one_of(
 
 @settings(max_examples=600)
 @given(bodies, st.sampled_from(sorted(TARGETS)))
+@example({"thinking": {"type": []}}, "anthropic")
 def test_arbitrary_json(body, target):
     well_formed(validate(body, target), target)
     well_formed(validate(json.dumps(body), target), target)

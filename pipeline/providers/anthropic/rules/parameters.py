@@ -161,7 +161,7 @@ def _judge_metadata(metadata: object, walk: Walk) -> None:
 def _judge_with_thinking(head: dict[str, Any], walk: Walk) -> None:
     thinking = head.get("thinking")
     kind = thinking.get("type") if isinstance(thinking, dict) else None
-    if kind not in {"enabled", "adaptive"}:
+    if not isinstance(kind, str) or kind not in {"enabled", "adaptive"}:
         return
     budget = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
     if kind == "enabled" and type(budget) is int and budget < _LEAST_BUDGET:
