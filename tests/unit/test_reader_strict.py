@@ -312,3 +312,16 @@ def test_a_deeply_nested_unknown_member_takes_no_more_decodes(source, message, p
     assert most([message(18)], source) == most([message(3)], source) <= 6
     _, fixes = read_message(msgspec.json.encode(message(3)), index=0)
     assert [(fix.code, fix.path) for fix in fixes] == [("field_dropped", path)]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [(source, messages[source == "openai-responses"][1]) for source, messages in MESSAGES.items()],
+    ids=MESSAGES,
+)
+def test_a_valid_history_takes_no_more_decodes_however_long_it_is(source, message):
+    def count(times):
+        document = json.dumps({VALID[source][0]: [message] * times}).encode()
+        return decodes(lambda: read(document, source))
+
+    assert count(9) == count(2) <= 2
