@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import uvloop
+from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient
 
 from reknit.pipeline.engine.runtime import log
@@ -47,10 +48,35 @@ def end_when_dead(connection: Any) -> None:  # noqa: ANN401  a socket, or an eve
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_SECONDS * 1000)
 
 
+def is_cancelled() -> bool:
+    """Return True if the current task was cancelled; otherwise a ``CancelledError`` is not about this task.
+
+    aiokafka lets the cancellation of its own tasks and futures out of ``stop`` and ``close``. A second ``close`` raises
+    one if the first took too long: that ``gather`` has cancelled the futures for which the second waits. A partition
+    whose task took that for its own end stayed closed until the worker was started again.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def close_client(client: AIOKafkaClient, seconds: float) -> None:
     """Close a client's connections within ``seconds``. A failure is logged, so that a stop continues."""
     try:
         async with asyncio.timeout(seconds):
             await client.close()
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        log.info("a client was not closed: %s", error_name(error))
     except Exception as error:  # noqa: BLE001  any error: the client is given up either way
         log.info("a client was not closed: %s", error_name(error))
+
+
+async def stop_reader(reader: AIOKafkaConsumer) -> None:
+    """Stop a reader; what it raises about its own tasks is ignored."""
+    try:
+        await reader.stop()
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        log.info("a reader was not stopped: %s", error_name(error))

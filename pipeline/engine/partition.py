@@ -31,6 +31,7 @@ from reknit.pipeline.engine.batches import (
     walk,
 )
 from reknit.pipeline.engine.commit import Batch, Writer, group_offset
+from reknit.pipeline.engine.connections import is_cancelled
 from reknit.pipeline.engine.limits import RefusedSizeError, StateSizeError
 from reknit.pipeline.engine.runtime import EngineError, LimitTooSmallError, PartitionLostError, log, where
 from reknit.pipeline.engine.state import PartitionState
@@ -247,6 +248,10 @@ class Partition:
                     raise
                 except (PartitionLostError, KafkaError, OSError) as error:
                     await self._make_way(error)
+                except asyncio.CancelledError:
+                    if is_cancelled():
+                        raise
+                    await self._make_way(PartitionLostError("stuck", "the client cancelled a call by itself"))
         except Exception as error:  # noqa: BLE001 - any other error ends the worker
             self._runtime.fail(error)
         finally:
@@ -296,7 +301,7 @@ class Partition:
         self._backlog.clear(self.next)
         self._kept.fail(error)
         self._note_failure(error)
-        log.warning("%s partition %d is opened anew: %s", *self._place, _words(error))
+        log.warning("%s partition %d is opened again: %s", *self._place, _words(error))
         await self._writer.close()
         while True:
             await asyncio.sleep(self._backoff.pause())

@@ -26,6 +26,7 @@ from mode import Service
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
+from reknit.pipeline.engine.connections import stop_reader
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.pauses import pause
 from reknit.pipeline.engine.run_clock import RunClock, processor_time_of
@@ -169,7 +170,7 @@ class Watchdog(Service):
                         ends = await self._ends(reader, list(actors))
                 except (KafkaError, OSError, TimeoutError) as error:
                     if reader is not None:
-                        await reader.stop()
+                        await stop_reader(reader)
                     reader = None
                     self._on_silence(actors.values(), error)
                     continue
@@ -180,7 +181,7 @@ class Watchdog(Service):
                     self._look_at(actor, ends[tp] if end is None else min(end, ends[tp]))
         finally:
             if reader is not None:
-                await reader.stop()
+                await stop_reader(reader)
 
     def _reader(self) -> AIOKafkaConsumer:
         # For a reader the log ends at the first open transaction.

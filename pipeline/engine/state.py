@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct, structs
 
 from reknit.pipeline.engine.batches import fetched_size
+from reknit.pipeline.engine.connections import stop_reader
 from reknit.pipeline.engine.runtime import EngineError, NotAuthorizedError, PartitionLostError, log, where
 from reknit.pipeline.engine.seams import LIVE, Clock, Seams
 from reknit.pipeline.engine.stores import Belonging, DiskRecords, PackedRecords, StoreError, discard
@@ -261,7 +262,7 @@ async def restore(
     except REFUSALS as error:
         raise NotAuthorizedError("not_authorized", refusal(type(error)(topic), "Read")) from error
     finally:
-        await reader.stop()
+        await stop_reader(reader)
     return structs.replace(found, seconds=clock.monotonic() - started)
 
 

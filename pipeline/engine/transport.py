@@ -40,7 +40,7 @@ from faust.transport.drivers import aiokafka as driver
 from mode import Service
 
 from reknit.pipeline.engine.batches import OffsetGap, Span
-from reknit.pipeline.engine.connections import Loop, close_client
+from reknit.pipeline.engine.connections import Loop, close_client, is_cancelled
 from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.offsets import OffsetCommits
 from reknit.pipeline.engine.partition import Partition, Phase
@@ -159,7 +159,7 @@ class SpanThread(driver.AIOKafkaConsumerThread):
                 await super().on_thread_stop()
         except (TimeoutError, asyncio.CancelledError) as error:
             # aiokafka's fetcher lets the cancellation of its own tasks out of `stop` while brokers refuse connections.
-            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             log.info("the worker did not leave the group, its session will expire: %s", error_name(error))
             await close_client(self._ensure_consumer()._client, seconds / 4)

@@ -7,7 +7,6 @@ both. The group's own offsets follow a moment later, for other tools (``offsets`
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Coroutine
 from functools import partial
@@ -18,7 +17,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from reknit.pipeline.engine.commit import Batch, Writer
-from reknit.pipeline.engine.connections import close_client
+from reknit.pipeline.engine.connections import close_client, is_cancelled
 from reknit.pipeline.engine.epochs import RETRY_PAUSE_MS, Epochs, IsOurs
 from reknit.pipeline.engine.large_values import ObjectWriter
 from reknit.pipeline.engine.lease import Lease
@@ -215,9 +214,15 @@ def writer_for(runtime: Runtime, topic: str, partition: int, is_ours: IsOurs, st
 
 async def _stop_producer(brokers: Brokers, producer: AIOKafkaProducer, seconds: float) -> None:
     """Stop a producer within a time limit: without a broker the client would wait for deliveries without end."""
-    with contextlib.suppress(TimeoutError, KafkaError):
+    try:
         async with asyncio.timeout(seconds):
             await producer.stop()
-            return
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+    except (TimeoutError, KafkaError):
+        pass
+    else:
+        return
     await brokers.abandon(producer)
     await close_client(producer.client, seconds / 4)

@@ -168,7 +168,7 @@ async def release(options, server, directory):
             count, size = await requests_of(server.bootstrap, prefix)
     finally:
         worker.end()
-    lost = worker.log.read_text().count("is opened anew")
+    lost = worker.log.read_text().count("is opened again")
     measure.say(f"  {count} requests, {size / 1e9:.2f} GB, in {seconds:.0f} s; {lost} partitions lost a transaction")
     what = f"release of {options.records:,} records of {options.bytes / 1000:g} kB"
     tell_costs(what, before, peak, waits)

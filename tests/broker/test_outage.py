@@ -51,7 +51,7 @@ async def _is_fenced(bootstrap, prefix, worker):
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name):
         pass
     await asyncio.sleep(1)
-    return "is opened anew: another worker took" in worker.tail(1 << 20)
+    return "is opened again: another worker took" in worker.tail(1 << 20)
 
 
 def marked(n):
@@ -183,7 +183,7 @@ async def test_a_commit_of_unknown_outcome_reopens_the_partition(broker, prefix,
         sources = [prefix + source for source in SOURCES]
         async with harness.Feeder(broker.bootstrap, sources, 2, 300):
             await worker.ready()
-            await until(lambda: worker.tail(1 << 20).count("is opened anew") >= 3, 40, worker)
+            await until(lambda: worker.tail(1 << 20).count("is opened again") >= 3, 40, worker)
             await worker.ready()
             while not await _is_fenced(broker.bootstrap, prefix, worker):
                 assert worker.running, worker.tail()

@@ -82,5 +82,5 @@ async def test_a_new_epoch_is_counted_and_reads_no_state_again(broker, prefix, s
     log = worker.tail(1 << 20)
     assert "the late EndTxn is answered with error 47" in log
     assert 'reknit_producer_epochs_total{topic="toy.first.v1"} 1.0' in worker.ask("/metrics")[1]
-    assert (log.count("records of state restored"), log.count("opened anew")) == (restored, 0)
+    assert (log.count("records of state restored"), log.count("opened again")) == (restored, 0)
     assert await worker.stop() == 0

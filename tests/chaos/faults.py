@@ -241,7 +241,7 @@ async def _are_among(keys: list[bytes], letters: Callable[[], Awaitable[list]]) 
 
 
 # A worker's message about a partition whose bodies cannot be written.
-_NO_STORE = "is opened anew: ConnectionError"
+_NO_STORE = "is opened again: ConnectionError"
 
 
 async def lose_the_object_store(pipeline: Pipeline) -> None:

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from aiokafka import conn
+from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import CloseReason
 from aiokafka.consumer import fetcher
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.admin import ApiVersionRequest
 from certificates import make_certificate
 
-from reknit.pipeline.engine import client_patch, connections
+from reknit.pipeline.engine import client_patch, connections, writer
 
 
 def in_a_loop(work):
@@ -147,3 +148,64 @@ def test_a_worker_creates_these_connections(broker, monkeypatch):
         return type(connection)
 
     assert in_a_loop(connect) is client_patch.Connection
+
+
+class UnendingConnection:
+    """A connection whose peer does not take what was sent, so that its end does not come."""
+
+    def __init__(self, loop):
+        self.closed = loop.create_future()
+
+    def close(self, reason=None, exc=None):
+        return self.closed
+
+
+def unending_client(loop):
+    client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1")
+    client._conns["one"] = UnendingConnection(loop)
+    return client
+
+
+def test_a_client_that_was_not_closed_in_time_may_be_closed_again(caplog):
+    caplog.set_level("INFO")
+
+    async def close_twice(loop):
+        client = unending_client(loop)
+        for _ in range(2):
+            await connections.close_client(client, 0.01)
+
+    in_a_loop(close_twice)
+    assert caplog.messages == ["a client was not closed: TimeoutError", "a client was not closed: CancelledError"]
+
+
+def test_a_task_that_closes_a_client_can_be_cancelled():
+    async def cancel(loop):
+        task = asyncio.ensure_future(connections.close_client(unending_client(loop), 60.0))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    in_a_loop(cancel)
+
+
+def test_a_producer_whose_tasks_were_cancelled_is_given_up(caplog):
+    caplog.set_level("INFO")
+    given_up = []
+
+    class Producer:
+        async def stop(self):
+            raise asyncio.CancelledError
+
+    class Brokers:
+        async def abandon(self, producer):
+            given_up.append(producer)
+
+    async def stop(loop):
+        producer = Producer()
+        producer.client = unending_client(loop)
+        await writer._stop_producer(Brokers(), producer, 0.01)
+        return given_up == [producer]
+
+    assert in_a_loop(stop)
+    assert caplog.messages == ["a client was not closed: TimeoutError"]

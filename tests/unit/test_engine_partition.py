@@ -564,7 +564,13 @@ async def test_closing_does_not_wait_for_a_batch_in_flight_while_no_broker_answe
 
 
 LOST = PartitionLostError("fenced", "another worker owns it")
-PASSING = [LOST, PartitionLostError("stuck", "too long"), KafkaConnectionError("gone"), ConnectionResetError()]
+PASSING = [
+    LOST,
+    PartitionLostError("stuck", "too long"),
+    KafkaConnectionError("gone"),
+    ConnectionResetError(),
+    asyncio.CancelledError("of a task of the client"),
+]
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)

@@ -84,7 +84,7 @@ def stream_records(found: Result) -> list[tuple[bytes, str]]:
             [["one"]],
             id="every straggler is told",
         ),
-        pytest.param([("a", 70, OPENED), ("a", 71, hello("new"))], [], [["one"], ["new"]], id="opened anew"),
+        pytest.param([("a", 70, OPENED), ("a", 71, hello("new"))], [], [["one"], ["new"]], id="opened again"),
         pytest.param(
             [("a", 70, RESTORED), ("a", 71, hello("new"))], [], [["one"], ["first", "second", "new"]], id="restored"
         ),
