@@ -17,6 +17,7 @@ class Oracle:
         self._cluster, self._job, self._committed, self._is_compacted = cluster, job, exactly_once, is_compacted
         self._pieces = []  # they must live as long as their ids are keys
         self.violation = None
+        self._reported = {}  # the largest offset that the group had of each partition
         cluster.on_commit = self._on_commit
         cluster.group.on_offsets = self._on_offsets
 
@@ -27,6 +28,7 @@ class Oracle:
 
     def _on_offsets(self, offsets):
         for (topic, number), (offset, _) in offsets.items():
+            self._reported[topic, number] = max(offset, self._reported.get((topic, number), 0))
             source = topic.removeprefix(PREFIX)
             log = self._cluster.log(PREFIX + self._job.states[source], number)
             written = [e for e in log.entries if e.key == POSITION and not e.aborted]
@@ -58,7 +60,7 @@ class Oracle:
         return dict(self._cluster.group.offsets)
 
     def behind(self):
-        """The partitions with records that are not processed, or are not before the group's offset."""
+        """The partitions with records that are not processed, or that no offset of the group was after."""
         return {number for number in range(PARTITIONS) if self._is_behind(number)}
 
     def _is_behind(self, number):
@@ -66,9 +68,8 @@ class Oracle:
             records = self._read(source, number)
             if records and self.position(source, number) <= records[-1].offset:
                 return True
-            offset, metadata = self._cluster.group.offsets.get((PREFIX + source, number), (0, "none"))
-            # An offset without metadata was set by an operator, and only the next record changes that.
-            if records and metadata and offset <= records[-1].offset:
+            # A late request of an earlier commit, or an operator, may have moved the group's offset back since.
+            if records and self._reported.get((PREFIX + source, number), 0) <= records[-1].offset:
                 return True
         return self._job.is_due(self._read, number)
 
