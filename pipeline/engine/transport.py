@@ -1,7 +1,7 @@
 """Faust's transport with a new record path: spans of the log go to the actors of their partitions.
 
-Faust still does the subscription from the declared agents, assignment, heartbeats, rebalances, the consumer thread, and
-the worker's start and stop. These parts are replaced, each through a method that subclasses may override:
+Faust still does the subscription from the declared agents, heartbeats, rebalances, the consumer thread, and the
+worker's start and stop. These parts are replaced, each through a method that subclasses may override:
 
 - ``Transport.Consumer`` (``App._new_transport`` makes the transport);
 - ``Consumer._new_consumer_thread``, for a thread that creates the client with Reknit's settings
@@ -39,6 +39,7 @@ from aiokafka.errors import (
 from faust.transport.drivers import aiokafka as driver
 from mode import Service
 
+from reknit.pipeline.engine.assignor import strategies
 from reknit.pipeline.engine.batches import OffsetGap, Span
 from reknit.pipeline.engine.connections import Loop, close_client
 from reknit.pipeline.engine.lease import Lease
@@ -266,14 +267,14 @@ class SpanThread(driver.AIOKafkaConsumerThread):
             log.info("the group's offsets were not committed: %s", error_name(error))
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:  # noqa: ARG002  Faust gives it
-        """Create the client, with Faust's co-partitioning and sticky assignor; read_committed for exactly-once."""
+        """Create the client, with the paired assignment and Faust's; read_committed for exactly-once."""
         runtime = _runtime_of(self.app)
         tuning = runtime.tuning
         self._assignor = self.app.assignor
         return aiokafka.AIOKafkaConsumer(
             **runtime.connection,
             group_id=runtime.group,
-            partition_assignment_strategy=[self._assignor],
+            partition_assignment_strategy=strategies(self._assignor),
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             isolation_level="read_committed" if runtime.exactly_once else "read_uncommitted",
