@@ -51,7 +51,11 @@ MUTANTS = {
         seeds=50,
     ),
     "every assignment counts as the one after the last": Mutant(
-        "engine/transport", "continuous = generation_id == self._generation + 1", "continuous = True", seeds=200
+        "engine/member",
+        "continues = is_next(self._strategies, self._last_generation, generation)",
+        "continues = True",
+        "at-least-once",
+        seeds=200,
     ),
     "the changelog is read before the former owner is fenced": Mutant(
         "engine/partition",
