@@ -159,22 +159,16 @@ class PairedAssignor(AbstractPartitionAssignor):  # type: ignore[misc] # aiokafk
 
     def __init__(self) -> None:
         self._claim = Claim()
-        self.is_in_use = False  # whether the last assignment was by this strategy
-        self.is_next = False  # whether its number follows the one before
 
     def owns(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Note the partitions that this member got, also from another strategy."""
         owned = {topic: tuple(numbers) for topic, numbers in assignment.assignment}
         self._claim = Claim(self._claim.number, owned)
-        self.is_in_use = False
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Note the partitions that this member got, and the number of the assignment."""
-        number = _read(_Numbered, assignment.user_data).number
-        self.is_next = number == self._claim.number + 1
-        self._claim = Claim(number)
+        self._claim = Claim(_read(_Numbered, assignment.user_data).number)
         self.owns(assignment)
-        self.is_in_use = True
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return this member's part of a join request."""
@@ -219,19 +213,6 @@ class _Former(AbstractPartitionAssignor):  # type: ignore[misc] # as above
         self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         return self._strategy.assign(cluster, members)  # type: ignore[no-any-return] # as above
-
-
-def is_next(offered: Sequence[AbstractPartitionAssignor], last: int, generation: int) -> bool:
-    """Return True if there was no other assignment between two generations of the group.
-
-    The client sends a request to join for each strategy that it offers, with the strategies up to that one, and only
-    then takes part in the assignment. Each request begins a generation, unless a member of a former release is in the
-    group: then the first one is refused, and Faust's strategy is in use.
-    """
-    paired = [strategy for strategy in offered if isinstance(strategy, PairedAssignor) and strategy.is_in_use]
-    if not paired or len(offered) == 1:
-        return generation == last + 1
-    return generation == last + len(offered) and paired[0].is_next
 
 
 def strategies(former: AbstractPartitionAssignor) -> list[AbstractPartitionAssignor]:

@@ -21,7 +21,6 @@ from aiokafka.errors import (
     RebalanceInProgressError,
 )
 
-from reknit.pipeline.engine.assignor import is_next
 from reknit.pipeline.engine.batches import Span, records_of
 from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.runtime import Runtime, log
@@ -187,7 +186,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
         """Allow reads and commits once this member has joined."""
         self._positioned.clear()
         self._generation = generation = self._brokers.generation(self._consumer)
-        continues = is_next(self._strategies, self._last_generation, generation)
+        continues = generation == self._last_generation + 1
         self._last_generation = generation
         if self._has_lease:
             await self._begin_lease()

@@ -43,6 +43,12 @@ class MemberLoop(Protocol):
         """Cancel the loop's tasks and end it; return after ``seconds`` at most."""
 
 
+class _Thread(threading.Thread):
+    """A thread with a loop. mode prints the tasks of ``loop`` on SIGUSR1."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
 class ThreadLoop:
     def __init__(self) -> None:
         self._worker = asyncio.get_running_loop()
@@ -50,7 +56,7 @@ class ThreadLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends: asyncio.Event | None = None
         self._has_ended = False
-        self._thread = threading.Thread(target=self._run, name="inputs", daemon=True)
+        self._thread = _Thread(target=self._run, name="inputs", daemon=True)
 
     async def start(self) -> None:
         if self._loop is None:
@@ -63,6 +69,7 @@ class ThreadLoop:
 
     async def _live(self) -> None:
         self._loop, self._ends = asyncio.get_running_loop(), asyncio.Event()
+        self._thread.loop = self._loop
         if not self._has_ended:
             self._worker.call_soon_threadsafe(self._started.set_result, None)
             await self._ends.wait()

@@ -52,7 +52,7 @@ MUTANTS = {
     ),
     "every assignment counts as the one after the last": Mutant(
         "engine/member",
-        "continues = is_next(self._strategies, self._last_generation, generation)",
+        "continues = generation == self._last_generation + 1",
         "continues = True",
         "at-least-once",
         seeds=200,

@@ -1,4 +1,4 @@
-"""The strategies that a worker offers to its group: user data, the numbers of assignments, and a mixed group."""
+"""The strategies that a worker offers to its group: user data, and a mixed group."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from faust.types import TP
 
-from reknit.pipeline.engine.assignor import Claim, PairedAssignor, Subscriber, assign, is_next, strategies
+from reknit.pipeline.engine.assignor import Claim, PairedAssignor, Subscriber, assign, strategies
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
 from reknit.pipeline.engine.worker import make_app
 from reknit.pipeline.settings import Config
@@ -191,30 +191,3 @@ def test_two_clients_of_one_process_have_claims_of_their_own(group, faust):
     one.on_assignment(ConsumerProtocolMemberAssignment(0, [("turns", [3])], b'{"number":4}'))
     assert one.metadata({"turns"}).user_data == b'{"number":4,"owned":{"turns":[3]}}'
     assert other.metadata({"turns"}).user_data == b'{"number":0,"owned":{}}'
-
-
-async def test_an_assignment_is_the_next_one_after_as_many_generations_as_the_client_begins(faust):
-    """With two strategies that is two, unless a member of a former release is in the group."""
-    group = Group(Cluster(events=4, turns=4))
-    group.members = {name: strategies(faust(name)) for name in ("a", "b")}
-    offered = group.members["a"]
-    group.rebalance()
-    assert is_next(offered, 2, 4)
-    assert not is_next(offered, 2, 3)
-    assert not is_next(offered, 2, 5)
-    group.rebalance(lost=["a"])
-    group.rebalance()
-    assert not is_next(offered, 4, 6), "the other member had another assignment between"
-    group.members["former"] = [faust("former")]
-    group.rebalance()
-    assert (is_next(offered, 6, 7), is_next(offered, 6, 8)) == (True, False)
-    del group.members["former"]
-    group.rebalance()
-    assert is_next(offered, 7, 9)
-
-
-async def test_an_assignment_with_one_strategy_is_the_next_one_after_one_generation():
-    group = Group(Cluster(events=4, turns=4))
-    group.members = {"a": [PairedAssignor()]}
-    group.rebalance()
-    assert (is_next(group.members["a"], 1, 2), is_next(group.members["a"], 1, 3)) == (True, False)
