@@ -9,10 +9,13 @@ import time
 import harness
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.consumer import consumer as consumer_module
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import InconsistentGroupProtocolError, OffsetOutOfRangeError
+from aiokafka.protocol.group import JoinGroupRequest
 
+from reknit.pipeline.engine.client_patch import Coordinator
 from reknit.pipeline.engine.member import Member
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
 from reknit.pipeline.engine.seams import KafkaBrokers
@@ -116,11 +119,11 @@ class Listener(ConsumerRebalanceListener):
         self.steps.append(f"{self.name} has {sorted(place.partition for place in assigned)}")
 
 
-def group_member(broker, prefix, strategy=RangePartitionAssignor):
+def group_member(broker, prefix, *strategies):
     return AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap,
         group_id=f"{prefix}group",
-        partition_assignment_strategy=[strategy],
+        partition_assignment_strategy=strategies or [RangePartitionAssignor],
         session_timeout_ms=int(SESSION_SECONDS * 1000),
         rebalance_timeout_ms=30_000,
         heartbeat_interval_ms=500,
@@ -154,6 +157,34 @@ async def test_a_group_waits_for_a_listener_and_its_member_stays_meanwhile(broke
         assert len({*steps[3:]} & {"first has [0]", "first has [1]"}) == 1
         # It was a member all the time: the generation is the next one.
         assert brokers.generation(first) == brokers.generation(second) == generation + 1
+    finally:
+        await asyncio.gather(first.stop(), second.stop())
+
+
+async def test_two_members_that_join_at_once_settle_if_each_offers_two_strategies(broker, prefix, places, monkeypatch):
+    monkeypatch.setattr(consumer_module, "GroupCoordinator", Coordinator)
+    strategies = (RangePartitionAssignor, RoundRobinPartitionAssignor)
+    first, second = group_member(broker, prefix, *strategies), group_member(broker, prefix, *strategies)
+    steps, second_joins, send = [], asyncio.Event(), first._client.send
+
+    async def answers_after_the_other_joins(node, request, **options):
+        answer = await send(node, request, **options)
+        if isinstance(request, JoinGroupRequest) and answer.error_code == 0 and not second_joins.is_set():
+            await joins(second, places[0].topic, Listener("second", steps))
+            second_joins.set()
+            await asyncio.sleep(0.5)  # its request arrives
+        return answer
+
+    monkeypatch.setattr(first._client, "send", answers_after_the_other_joins)
+    try:
+        await joins(first, places[0].topic, Listener("first", steps))
+        await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
+        # Each has one assignment, and joins no more.
+        await asyncio.sleep(2)
+        assert sorted(steps) == ["first has [0]", "second has [1]"] or sorted(steps) == [
+            "first has [1]",
+            "second has [0]",
+        ]
     finally:
         await asyncio.gather(first.stop(), second.stop())
 

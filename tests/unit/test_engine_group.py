@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import OffsetAndMetadata
 from aiokafka.util import commit_structure_validate
+from mode.utils.logging import cry
 
 from reknit.pipeline.engine import member as members
 from reknit.pipeline.engine import source as sources
@@ -576,6 +578,22 @@ async def thread():
     await made.start()
     yield made
     await made.stop(60.0)
+
+
+async def test_the_debugging_signal_of_mode_prints_the_tasks_of_the_client(thread):
+    began = asyncio.Event()
+
+    async def waits_for_its_group():
+        thread._worker.call_soon_threadsafe(began.set)
+        await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(thread.call(waits_for_its_group()))
+    async with asyncio.timeout(60):
+        await began.wait()
+    printed = io.StringIO()
+    cry(printed)  # on SIGUSR1
+    waiting.cancel()
+    assert "TASK waits_for_its_group" in printed.getvalue()
 
 
 async def test_blocked_calls_hold_up_no_other_and_end_with_their_caller(thread):
