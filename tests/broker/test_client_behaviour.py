@@ -165,17 +165,24 @@ async def test_two_members_that_join_at_once_settle_if_each_offers_two_strategie
     monkeypatch.setattr(consumer_module, "GroupCoordinator", Coordinator)
     strategies = (RangePartitionAssignor, RoundRobinPartitionAssignor)
     first, second = group_member(broker, prefix, *strategies), group_member(broker, prefix, *strategies)
-    steps, second_joins, send = [], asyncio.Event(), first._client.send
+    steps, second_joins = [], asyncio.Event()
+    send, send_of_second = first._client.send, second._client.send
+
+    async def notes_that_it_joins(node, request, **options):
+        if isinstance(request, JoinGroupRequest) and request._member_id:
+            second_joins.set()
+        return await send_of_second(node, request, **options)
 
     async def answers_after_the_other_joins(node, request, **options):
         answer = await send(node, request, **options)
         if isinstance(request, JoinGroupRequest) and answer.error_code == 0 and not second_joins.is_set():
             await joins(second, places[0].topic, Listener("second", steps))
-            second_joins.set()
+            await second_joins.wait()
             await asyncio.sleep(0.5)  # its request arrives
         return answer
 
     monkeypatch.setattr(first._client, "send", answers_after_the_other_joins)
+    monkeypatch.setattr(second._client, "send", notes_that_it_joins)
     try:
         await joins(first, places[0].topic, Listener("first", steps))
         await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
