@@ -12,8 +12,10 @@ import inspect
 from types import SimpleNamespace
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, conn
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.consumer import consumer as group_consumer
+from aiokafka.consumer import fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.errors import (
@@ -27,7 +29,7 @@ from aiokafka.errors import (
 from aiokafka.producer import sender
 from aiokafka.structs import OffsetAndMetadata
 
-from reknit.pipeline.engine.client_patch import patch_aiokafka
+from reknit.pipeline.engine.client_patch import Coordinator, patch_aiokafka
 from reknit.pipeline.engine.client_requests import GroupRequest, TopicsRequest
 from reknit.pipeline.engine.seams import KafkaBrokers
 
@@ -82,6 +84,18 @@ async def member():
     yield SimpleNamespace(_coordinator=coordinator), client
     coordinator._coordination_task.cancel()
     await asyncio.gather(coordinator._coordination_task, return_exceptions=True)
+
+
+@pytest.fixture
+def patched(monkeypatch):
+    """The client's parts are replaced, for one test."""
+    for module, name in (
+        (conn, "AIOKafkaConnection"),
+        (group_consumer, "GroupCoordinator"),
+        (sender, "BACKOFF_OVERRIDE"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    patch_aiokafka()
 
 
 async def commit(member, client, answer):
@@ -184,21 +198,21 @@ async def test_a_producer_without_a_broker_can_be_abandoned(producer):
     assert (ends.is_set(), producer._sender.sender_task.done()) == (True, True)
 
 
-async def test_the_pause_between_two_transactions_is_the_one_that_was_set(monkeypatch):
+async def test_the_pause_between_two_transactions_is_the_one_that_was_set(patched):
     # `BACKOFF_OVERRIDE`: saves 3 ms of the median, and 10 ms of one transaction in ten, if they follow each other.
-    monkeypatch.setattr(sender, "BACKOFF_OVERRIDE", sender.BACKOFF_OVERRIDE)
-    patch_aiokafka()
     manager = SimpleNamespace(txn_partitions=set())
     handler = sender.AddPartitionsToTxnHandler(SimpleNamespace(_txn_manager=manager, _retry_backoff=0.1), [PLACE])
     answer = SimpleNamespace(errors=[("t", [(0, ConcurrentTransactions.errno)])])
     assert handler.handle_response(answer) == 0.002
 
 
-def test_classes_that_are_replaced_are_found_by_their_names():
-    from aiokafka import conn
-    from aiokafka.consumer import fetcher
+def test_a_worker_joins_its_group_with_its_own_coordinator(patched):
+    assert group_consumer.GroupCoordinator is Coordinator
 
+
+def test_classes_that_are_replaced_are_found_by_their_names():
     assert "AIOKafkaConnection(" in inspect.getsource(conn.create_conn)
+    assert "GroupCoordinator(" in inspect.getsource(AIOKafkaConsumer.start)
     assert "MemoryRecords(" in inspect.getsource(fetcher)
 
 

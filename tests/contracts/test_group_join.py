@@ -30,7 +30,7 @@ class Membership:
 class Group:
     """A group of the classic protocol, as the coordinator of Kafka 4.1 keeps it, without time limits.
 
-    ``settled`` is the first generation whose members have all got their assignment; None if there was none for long.
+    ``settled`` is the first generation in which all members have their assignment; None after too many generations.
     """
 
     def __init__(self):
@@ -180,16 +180,3 @@ async def test_the_client_without_the_patch_joins_once_for_each_strategy_and_the
     settled, joins = await settle(members, GroupCoordinator)
     assert settled is None
     assert {len(strategies) for strategies in joins} == {1, 2}
-
-
-def test_a_worker_creates_this_coordinator(monkeypatch):
-    from aiokafka import conn
-    from aiokafka.consumer import consumer
-    from aiokafka.producer import sender
-
-    from reknit.pipeline.engine.client_patch import patch_aiokafka
-
-    for module, name in ((conn, "AIOKafkaConnection"), (consumer, "GroupCoordinator"), (sender, "BACKOFF_OVERRIDE")):
-        monkeypatch.setattr(module, name, getattr(module, name))
-    patch_aiokafka()
-    assert consumer.GroupCoordinator is Coordinator

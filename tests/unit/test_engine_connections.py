@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from aiokafka import conn
 from aiokafka.conn import CloseReason
+from aiokafka.consumer import consumer
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.producer import sender
 from aiokafka.protocol.admin import ApiVersionRequest
@@ -94,6 +95,7 @@ def test_a_request_over_a_transport_that_failed_is_an_error_of_the_connection(br
 
 def test_a_worker_creates_these_connections(broker, monkeypatch):
     monkeypatch.setattr(conn, "AIOKafkaConnection", conn.AIOKafkaConnection)
+    monkeypatch.setattr(consumer, "GroupCoordinator", consumer.GroupCoordinator)
     monkeypatch.setattr(sender, "BACKOFF_OVERRIDE", sender.BACKOFF_OVERRIDE)
     client_patch.patch_aiokafka()
 
