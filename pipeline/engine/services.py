@@ -26,6 +26,7 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from reknit.pipeline.engine.partition import Partition, Phase
+from reknit.pipeline.engine.pauses import pause
 from reknit.pipeline.engine.run_clock import RunClock, processor_time_of
 from reknit.pipeline.engine.runtime import DEFAULT_METRICS_PORT, TICK_SECONDS, EngineError, Runtime, StartupError, log
 from reknit.pipeline.errors import error_name
@@ -157,8 +158,7 @@ class Watchdog(Service):
     async def _watch_progress(self) -> None:
         reader: AIOKafkaConsumer | None = None
         try:
-            while not self.should_stop:
-                await self.sleep(_LOOK_AGAIN_SECONDS if self._silent else _LOOK_SECONDS)
+            while await pause(self, _LOOK_AGAIN_SECONDS if self._silent else _LOOK_SECONDS):
                 actors = dict(self._actors())
                 try:
                     async with asyncio.timeout(_LOOK_SECONDS):
@@ -323,8 +323,7 @@ class Finish(Service):
 
     @Service.task
     async def _watch_offsets(self) -> None:
-        while not self.should_stop:
-            await self.sleep(_ASK_SECONDS)
+        while await pause(self, _ASK_SECONDS):
             if not self._source.settled:
                 continue
             try:

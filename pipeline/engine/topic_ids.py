@@ -26,6 +26,7 @@ from mode import Service
 from msgspec import Struct, structs
 
 from reknit.pipeline.engine.client_requests import TopicsRequest
+from reknit.pipeline.engine.pauses import pause
 from reknit.pipeline.engine.runtime import TopicChangedError, log
 from reknit.pipeline.kafka import may_pass
 from reknit.topics.positions import GroupPosition, PositionMark
@@ -238,8 +239,7 @@ class TopicWatch(Service):
 
     @Service.task
     async def _watch(self) -> None:
-        while not self.should_stop:
-            await self.sleep(_WATCH_SECONDS)
+        while await pause(self, _WATCH_SECONDS):
             with suppress(KafkaError):  # readers and writers of the topics report it
                 self.note(await self._topics.look())
 

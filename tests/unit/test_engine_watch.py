@@ -21,6 +21,7 @@ from reknit.pipeline.engine.partition import Phase
 from reknit.pipeline.engine.runtime import EngineError, NoMetrics, Runtime, StartupError, Tuning
 from reknit.pipeline.engine.sending import side_by_side
 from reknit.pipeline.engine.services import Health, listen
+from reknit.pipeline.engine.topic_ids import TopicWatch
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, Output
 
@@ -114,6 +115,35 @@ async def test_lag_without_progress_ends_the_worker(clock, monkeypatch):
 async def test_these_are_not_stalls(clock, monkeypatch, actor_at, end):
     ends = Ends(clock, monkeypatch, end)
     assert await watched(ends, actor_at, lambda _: ends.looks >= 40) == []
+
+
+async def test_a_stop_begins_no_request(monkeypatch):
+    begun = []
+
+    class Reader:
+        async def start(self):
+            begun.append("start")
+            raise KafkaConnectionError
+
+        async def stop(self):
+            pass
+
+    class Topics:
+        async def look(self):
+            begun.append("look")
+            raise KafkaConnectionError
+
+        async def close(self):
+            pass
+
+    monkeypatch.setattr(services, "AIOKafkaConsumer", lambda **_: Reader())
+    runtime = Runtime(CONFIG, {}, NoMetrics(), Tuning())
+    dog = services.Watchdog(runtime, services.Deadman(60.0), dict, lambda: None)
+    for service in (dog, TopicWatch(runtime, Topics())):
+        await service.start()
+        await asyncio.sleep(0.01)
+        await service.stop()
+    assert begun == []
 
 
 class Shown(NoMetrics):
