@@ -147,13 +147,14 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
             return None
         return await self._loop.call(self._commit_as_owner(tp, position))
 
-    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit the group's offsets, after any rebalance under way. The next commit replaces a refused one."""
+    async def commit_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Commit the group's offsets, after any rebalance under way; return False if the group did not accept them."""
         await self.in_group.wait()
         try:
-            await self._loop.call(self._commit_positions(positions))
+            return await self._loop.call(self._commit_positions(positions))
         except ConsumerStoppedError as error:
             log.info("the group's offsets were not committed: %s", error_name(error))
+            return False
 
     async def committed(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return the group's offsets of partitions that have one."""
@@ -378,15 +379,16 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
         commit.result()
         return bool(self._generation == generation == self._brokers.generation(consumer))
 
-    async def _commit_positions(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def _commit_positions(self, positions: Mapping[TopicPartition, int]) -> bool:
         assigned = self._started().assignment()
         offsets = {tp: (at, self._metadata_of(tp)) for tp, at in positions.items() if tp in assigned}
         if not offsets:
-            return  # `commit` refuses an empty map
+            return True  # `commit` refuses an empty map
         try:
-            await self._commit_in_generation(offsets)
+            return await self._commit_in_generation(offsets)
         except (KafkaError, IllegalStateError) as error:
             log.info("the group's offsets were not committed: %s", error_name(error))
+            return False
 
     async def _committed(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         async with self._asking:

@@ -104,6 +104,8 @@ class Source(Service):
             if not (continues and tp in assigned and actor.phase is Phase.PAUSED)
         }:
             await self._close_partitions(closing)
+            for tp in closing:
+                self._offsets.forget(tp)
         for tp in sorted(assigned):
             if tp in self.actors:
                 self.actors[tp].resume()

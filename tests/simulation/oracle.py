@@ -53,14 +53,22 @@ class Oracle:
         """True if all records are processed, and the markers of all transactions are written."""
         return not any(log.open for log in self._cluster.logs.values()) and not self.behind()
 
+    def offsets(self):
+        """The group's offsets by partition, with metadata."""
+        return dict(self._cluster.group.offsets)
+
     def behind(self):
-        """The partitions with records that are not processed."""
+        """The partitions with records that are not processed, or are not before the group's offset."""
         return {number for number in range(PARTITIONS) if self._is_behind(number)}
 
     def _is_behind(self, number):
         for source in self._job.states:
             records = self._read(source, number)
             if records and self.position(source, number) <= records[-1].offset:
+                return True
+            offset, metadata = self._cluster.group.offsets.get((PREFIX + source, number), (0, "none"))
+            # An offset without metadata was set by an operator, and only the next record changes that.
+            if records and metadata and offset <= records[-1].offset:
                 return True
         return self._job.is_due(self._read, number)
 

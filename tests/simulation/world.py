@@ -73,7 +73,8 @@ class World:
                 return  # the schedule ended there
             raise violation
         if not is_drained and (not exempt or self.oracle.behind() - exempt):
-            words = f"not drained after {self.loop.now:.0f} s: positions {self.oracle.positions()}"
+            words = f"not drained after {self.loop.now:.0f} s: positions {self.oracle.positions()}, "
+            words += f"offsets of the group {self.oracle.offsets()}"
             raise ViolationError("progress", words)
         self.oracle.check(self.network.happened, exempt)
 

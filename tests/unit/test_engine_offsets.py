@@ -20,6 +20,7 @@ class Broker:
     async def commit(self, offsets):
         self.commits.append(dict(offsets))
         await self.gate.wait()
+        return True
 
 
 async def no_committed_offset(_partition):
@@ -69,3 +70,55 @@ async def test_opening_does_not_wait_for_an_informational_offset(monkeypatch):
     offsets = OffsetCommits(Broker().commit, no_answer, last_seconds=1.0)
     async with asyncio.timeout(60):
         await offsets.name_moved(ONE, 5)
+
+
+class RefusingBroker:
+    """Refuses the first commits."""
+
+    def __init__(self, refusals):
+        self.refusals, self.commits = refusals, []
+
+    async def commit(self, offsets):
+        self.commits.append(offsets)
+        await asyncio.sleep(0)
+        return len(self.commits) > self.refusals
+
+
+@pytest.fixture
+def without_pauses(monkeypatch):
+    monkeypatch.setattr("reknit.pipeline.engine.offsets._PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("reknit.pipeline.engine.offsets._AGAIN_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_a_refused_commit_is_repeated_with_the_newest_offsets():
+    broker = RefusingBroker(2)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=1.0)
+    offsets.soon(ONE, 5)
+    offsets.soon(TWO, 3)
+    while not broker.commits:  # noqa: ASYNC110 - the commits are made by a task of their own
+        await asyncio.sleep(0)
+    offsets.soon(ONE, 6)
+    await offsets._task
+    assert broker.commits == [{ONE: 5, TWO: 3}, {ONE: 6, TWO: 3}, {ONE: 6, TWO: 3}]
+
+
+@pytest.mark.usefixtures("without_pauses")
+async def test_a_refused_commit_is_not_repeated_for_a_partition_that_moved_away():
+    broker = RefusingBroker(1)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=1.0)
+    offsets.soon(ONE, 5)
+    offsets.soon(TWO, 3)
+    while not broker.commits:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)
+    offsets.forget(ONE)
+    await offsets._task
+    assert broker.commits == [{ONE: 5, TWO: 3}, {TWO: 3}]
+
+
+async def test_finishing_repeats_no_refused_commit():
+    broker = RefusingBroker(99)
+    offsets = OffsetCommits(broker.commit, no_committed_offset, last_seconds=60.0)
+    offsets.soon(ONE, 5)
+    await offsets.finish()
+    assert broker.commits == [{ONE: 5}]
