@@ -344,7 +344,7 @@ async def test_nothing_is_committed_while_the_group_rebalances(brokers):
         client.generation = generation
         await member.on_partitions_assigned(set())
         client.assigned = {PLACE}
-        await committing
+        assert await committing is True
         assert await member.is_ours(PLACE, 5) is True
         assert client.committed == [{PLACE: OffsetAndMetadata(5, "reknit")}] * 2
 
@@ -362,8 +362,15 @@ async def test_a_member_commits_only_partitions_that_it_owns(member, brokers, as
     await joins(member)
     member.in_group.set()
     brokers.client.assigned = assigned
-    await member.commit_positions(positions)
+    assert await member.commit_positions(positions) is True
     assert brokers.client.committed == committed
+
+
+async def test_a_commit_that_the_group_refuses_is_reported(member, brokers):
+    await joins(member)
+    member.in_group.set()
+    brokers.client.error = CommitFailedError("it has rebalanced")
+    assert await member.commit_positions({PLACE: 5}) is False
 
 
 async def test_a_worker_without_partitions_reports_the_progress_of_others(brokers):
@@ -652,7 +659,7 @@ async def test_commits_are_skipped_after_the_thread_has_ended(member, thread):
     await thread.stop(60.0)
     member._loop = thread
     member.in_group.set()
-    await member.commit_positions({PLACE: 5})
+    assert await member.commit_positions({PLACE: 5}) is False
 
 
 async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(member, brokers, monkeypatch, caplog):
