@@ -13,7 +13,7 @@ SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node
 PAGES := examples/screens/dist/both.js
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal bench mutants release wheels record resume clients served kafka modules schemas docs site pictures deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal soak bench mutants release wheels record resume clients served kafka modules schemas docs site pictures deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ simulate: $(VENV)/.dev ## run seeded fault schedules of the engine on a model of
 heal: $(VENV)/.dev ## run refused sessions against a mock provider, and compare clients (ARGS="--sessions 2000")
 	@$(BIN)/python tests/mock_provider/run.py $(ARGS)
 
+soak: $(VENV)/.dev ## run 100,000 exchanges through `reknit serve` with kills and outages, and audit the topics; writes build/soak.md
+	@$(BIN)/python tests/soak/run.py $(ARGS)
+
 bench: $(VENV)/.dev ## measure the budgets beside the peers; writes build/benchmarks.md
 	@$(BIN)/python tests/benchmarks/run.py $(ARGS)
 
@@ -91,9 +94,10 @@ resume: $(VENV)/.dev ## resume damaged sessions with the real Claude Code, Codex
 
 clients: $(VENV)/.dev ## let the real Claude Code and Codex (npm) resume session files that Reknit wrote, then `make served`
 	@$(BIN)/python tests/clients/written.py $(ARGS)
-	@$(if $(ARGS),,$(BIN)/python tests/clients/through_gateway.py)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory served)
 
-served: $(VENV)/.dev ## run the real Claude Code, Codex and Gemini CLI (npm) through `reknit serve`, with faults
+served: $(VENV)/.dev tests/js/node_modules ## run Claude Code, Codex, Gemini CLI, LangChain, pydantic-ai and the AI SDK through `reknit serve`, with faults
+	@$(BIN)/python tests/frameworks/environments.py langchain pydantic-ai
 	@$(BIN)/python tests/clients/through_gateway.py $(ARGS)
 
 kafka: ## a local Apache Kafka on port 9092 until Ctrl-C (Java 17; Maven the first time)

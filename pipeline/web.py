@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 from aiohttp.http import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -29,12 +29,12 @@ STOP_SECONDS: Final = 2.0
 class _WithoutContent(logging.Filter):
     """Reduces what aiohttp logs about a request to the name of the error: its text and traceback quote the request.
 
-    Bytes that are no request are the client's fault and no error of this process.
+    Bytes that are no request, and a client that leaves, are no errors of this process.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
+        if isinstance(error, HttpProcessingError | ClientConnectionResetError):
             record.levelno, record.levelname = logging.INFO, "INFO"
         record.msg, record.args = "a request was not answered: %s", (error_name(error) if error else "no error",)
         record.exc_info = record.exc_text = None

@@ -93,14 +93,26 @@ async def gateway(answer=None, **options):
         yield provider, gateway_url, client
 
 
-def streamed(pieces, content_type="text/event-stream", *, breaks=False):
-    """Return an answer that sends these pieces; ``breaks``: the connection is aborted after them."""
+def streamed(pieces, content_type="text/event-stream", *, breaks=False, more=None, pause=0.0, silence=0.0):
+    """Return an answer that sends these pieces.
+
+    Args:
+        pieces: of the body.
+        content_type: of the answer.
+        breaks: the connection is aborted after them.
+        more: the answer declares its length, which is larger by this number of bytes.
+        pause: seconds before each piece.
+        silence: seconds after the last piece.
+    """
+    length = {} if more is None else {"content-length": str(sum(map(len, pieces)) + more)}
 
     async def answer(request):
-        response = web.StreamResponse(headers={"content-type": content_type})
+        response = web.StreamResponse(headers={"content-type": content_type, **length})
         await response.prepare(request)
         for piece in pieces:
+            await asyncio.sleep(pause)
             await response.write(piece)
+        await asyncio.sleep(silence)
         if breaks:
             # The client receives all written bytes before the connection ends.
             await asyncio.sleep(0.05)

@@ -7,6 +7,7 @@ signature is of another key, and inflicts the fault that the plan has for the ex
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 import signal
@@ -69,6 +70,11 @@ class Planned(Struct, frozen=True):
     fault: str
     body: bytes
 
+    @property
+    def expected(self):
+        """The outcome for the client if no gateway is killed."""
+        return FAULTS[self.fault][1]
+
 
 class Outcome(Struct):
     """The answer that a client got: ``kind`` is one of the four; ``is_hit``: the gateway was killed meanwhile."""
@@ -76,9 +82,35 @@ class Outcome(Struct):
     kind: str
     status: int = 0
     data: bytes = b""
+    request_id: str = ""
     healed: str = ""
     retry_after: str | None = None
     is_hit: bool = False
+
+
+def content_digest(body):
+    """Return a digest of a JSON body that does not depend on white space and the order of members."""
+    return hashlib.sha256(json.dumps(json.loads(body), sort_keys=True).encode()).hexdigest()
+
+
+def is_right(planned, outcome, sent):
+    """Return True if a client got what it must, after the fault of its exchange.
+
+    ``sent`` are the status and the bytes of the provider's last answer.
+    """
+    status, data = sent
+    if outcome.kind == EXACT:
+        # Only what the provider ended itself may end.
+        return planned.expected == EXACT and (outcome.status, outcome.data) == (status, data)
+    if outcome.kind == BROKEN:
+        # The provider's bytes up to some point, and perhaps an error event.
+        is_prefix = data.startswith(outcome.data) or outcome.data.startswith(data)
+        return is_prefix and (planned.expected == BROKEN or outcome.is_hit)
+    if outcome.kind == TYPED:
+        error = json.loads(outcome.data)
+        is_typed = outcome.status >= 500 and error["type"] == "error" and bool(error["error"]["type"])
+        return is_typed and (planned.expected == TYPED or outcome.is_hit)
+    return planned.expected == LEFT
 
 
 class Conversations:
@@ -89,16 +121,15 @@ class Conversations:
         self.signatures = 0
 
     def plan(self, count, turns=8):
-        """Return conversations as lists of planned exchanges; their numbers are unique."""
-        found, number = [], 0
+        """Yield conversations as lists of planned exchanges; their numbers are unique."""
+        number = 0
         while number < count:
             history, planned = [user(f"question {number}")], []
             for _ in range(min(turns, count - number)):
                 planned.append(self._planned(number, history))
                 self._grow(history, number)
                 number += 1
-            found.append(planned)
-        return found
+            yield planned
 
     def _planned(self, number, history):
         names = list(FAULTS)
@@ -131,16 +162,18 @@ class FaultyProvider:
     """The provider.
 
     Attributes:
+        plans: the exchanges that it answers, by number.
         sent: by exchange, the status and the bytes of the last answer.
+        bodies: by exchange, the digest of the content of the last body that was not refused.
         invalid: bodies that broke a hard rule.
         refused: how often each signature was refused.
         active: the answers in progress.
         not_left: answers that were still written long after their client had left.
     """
 
-    def __init__(self, plans):
+    def __init__(self, plans=()):
         self.plans = {planned.number: planned for planned in plans}
-        self.sent, self.invalid, self.refused = {}, [], Counter()
+        self.sent, self.bodies, self.invalid, self.refused = {}, {}, [], Counter()
         self.active = self.not_left = 0
 
     @asynccontextmanager
@@ -173,6 +206,7 @@ class FaultyProvider:
         refused = self._refusal(body)
         if refused is not None:
             return self._whole(planned, 400, refused, {}, "application/json")
+        self.bodies[planned.number] = content_digest(body)
         match planned.fault:
             case "none" | "slow body":
                 answer = {"type": "message", "role": "assistant", "content": [], "id": f"msg_{planned.number}"}
@@ -252,14 +286,18 @@ class FaultyProvider:
 
 
 class GatewayProcess:
-    """The gateway as a process that is killed and started again, on one port and with one state directory."""
+    """The gateway as a process that is killed and started again, on one port and with one state directory.
 
-    def __init__(self, to, directory):
+    ``settings`` is the text of its configuration file, if it has one.
+    """
+
+    def __init__(self, to, directory, settings=""):
         self.directory = directory
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = found.getsockname()[1]
-        options = ["--listen", f"127.0.0.1:{self.port}", "--to", to, "--metrics-port", "0"]
+        self.port, self.metrics_port = _free_port(), _free_port()
+        options = ["--listen", f"127.0.0.1:{self.port}", "--to", to, "--metrics-port", str(self.metrics_port)]
+        if settings:
+            (directory / "serve.toml").write_text(settings)
+            options += ["--config", str(directory / "serve.toml")]
         self.command = [sys.executable, "-m", "reknit", "serve", *options, "--state-dir", str(directory)]
         self.url = f"http://127.0.0.1:{self.port}/v1/messages"
         self.process = None
@@ -315,8 +353,8 @@ class GatewayProcess:
 class FaultClient:
     """A client that tries again as long as no gateway answers, as SDKs do."""
 
-    def __init__(self, session, gateway):
-        self.session, self.gateway = session, gateway
+    def __init__(self, session, gateway, pause=0.05):
+        self.session, self.gateway, self.pause = session, gateway, pause
 
     async def exchange(self, planned):
         """Return the outcome of an exchange."""
@@ -326,7 +364,7 @@ class FaultClient:
                 outcome = await self._attempt(planned)
             except (aiohttp.ClientConnectionError, ConnectionError):
                 assert life is None or self.gateway.life != life, f"no connection for exchange {planned}"
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(self.pause)
                 continue
             outcome.is_hit = life is None or self.gateway.life != life
             return outcome
@@ -337,6 +375,7 @@ class FaultClient:
         async with self.session.post(self.gateway.url, data=data, headers=headers, timeout=PATIENCE) as response:
             found = Outcome(EXACT, response.status, healed=response.headers.get("x-reknit-healed", ""))
             found.retry_after = response.headers.get("retry-after")
+            found.request_id = response.headers.get("x-reknit-request-id", "")
             try:
                 async for piece in response.content.iter_any():
                     found.data += piece
@@ -349,6 +388,12 @@ class FaultClient:
         if found.kind == EXACT and b'"Reknit: ' in found.data:
             found.kind = TYPED
         return found
+
+
+def _free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 def _abort(request):

@@ -4,8 +4,8 @@ them.
 ``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [--group core|streams|engine]`` works with mutmut
 on a copy of the last commit. It draws a sample from each group of modules, prints each survivor as a diff, and exits
 with 3 if there are any. The first minutes are spent on finding which tests run which function; ``--keep`` keeps that
-result and what is judged, so that a later run continues from there. A function that no test runs counts as survived.
-Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
+result and what is judged, so that a later run of the same groups continues from there. A function that no test runs
+counts as survived. Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ GROUPS = {
     "streams": ("pipeline/streams",),
     "engine": ("pipeline/engine", "pipeline/stages"),
 }
-# Tests whose failure kills a mutant. Other tests, and those that take minutes or need an idle machine, only execute the
-# code in passing.
+# Tests whose failure kills a mutant of a group, by the second word of their file's name. Other tests, and those that
+# take minutes or need an idle machine, only execute the code in passing.
 TESTS = {
-    "bad", "engine", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session",
-    "stage", "state", "streams", "switching", "target",
+    "core": {
+        "bad", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "state",
+        "switching", "target",
+    },
+    "streams": {"bad", "fix", "ids", "recovery", "responses", "stage", "state", "stream", "streams"},
+    "engine": {"engine", "stage", "state"},
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py", "test_engine_run_clock.py")
 UNSUITED = "not depth and not every_action_and_every_state"
@@ -39,7 +43,7 @@ _UNSELECTABLE = re.compile(r"""["'\\\[\]]""")
 SURVIVED = {0, 5, 33}  # mutmut's exit codes: all tests passed, no test was found, no test runs the function
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, groups: list[str]) -> None:
     """Unpack the last commit and configure there what is mutated and which tests judge it."""
     unpacked("HEAD", folder)
     # mutmut recognises a function by its module, derives the module from the path, and follows no link.
@@ -47,15 +51,16 @@ def prepare(folder: Path) -> None:
         (folder / "reknit" / package).unlink()
         (folder / package).rename(folder / "reknit" / package)
         (folder / package).symlink_to(f"reknit/{package}")
-    judges = [path for path in sorted((ROOT / "tests/unit").glob("test_*.py")) if path.stem.split("_")[1] in TESTS]
+    words = set().union(*(TESTS[group] for group in groups))
+    judges = [path for path in sorted((ROOT / "tests/unit").glob("test_*.py")) if path.stem.split("_")[1] in words]
     settings = {
         "source_paths": ["reknit"],
-        "only_mutate": [f"reknit/{place}/*" for places in GROUPS.values() for place in places],
+        "only_mutate": [f"reknit/{place}/*" for group in groups for place in GROUPS[group]],
         "also_copy": ["topics", "pipeline", "docs"],
         "track_dependencies": False,
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", UNSUITED],
         "pytest_add_cli_args_test_selection": [
-            "tests/conformance",
+            *(["tests/conformance"] if {"core", "streams"} & set(groups) else []),
             *(str(path.relative_to(ROOT)) for path in judges if path.name not in SLOW),
         ],
     }
@@ -106,8 +111,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="work here, and go on from what is there")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="mutants-"))
+    groups = given.group or list(GROUPS)
     if not (folder / "mutants").exists():
-        prepare(folder)
+        prepare(folder, groups)
         # mutmut has no command that only creates the mutants. Asking for a mutant that does not exist ends after
         # creating them.
         made = mutmut(folder, "run", "--max-children", "1", "none")
@@ -115,7 +121,6 @@ def main() -> int:
             sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
         leave_out_unselectable(folder)
     names = sorted(outcomes(folder))
-    groups = given.group or GROUPS
     sample = [name for group in groups for name in drawn(names, group, given.sample, given.seed)]
     ran = mutmut(folder, "run", "--max-children", "1", *sample)
     if ran.returncode:

@@ -288,6 +288,13 @@ class ProviderAnswered(_TurnRecord, frozen=True, tag="provider.answered"):
     origin: _Origin | UnsetType = UNSET
 
 
+class AnsweredRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An earlier request of a gateway."""
+
+    messages: Annotated[Count, Meta(description="How many messages of the history it had.")]
+    continued: Annotated[bool, Meta(description="A user turn of Reknit ended it.")] = False
+
+
 class RequestSent(_TurnRecord, frozen=True, tag="request.sent"):
     """A gateway has sent the request of the history so far. The worker publishes it with the header ``sent``."""
 
@@ -311,6 +318,20 @@ class RequestSent(_TurnRecord, frozen=True, tag="request.sent"):
             description="What the gateway remembers of the session's refusals at this target: digests of the revoked "
             "values, and names of parameters.",
             extra_json_schema={"type": "array"},
+        ),
+    ] = UNSET
+    answered: Annotated[
+        tuple[AnsweredRequest, ...],
+        Meta(
+            description="Earlier requests that the model had answered and whose end a later turn could change. The "
+            "request of `content_sha256` begins as these did."
+        ),
+    ] = ()
+    end: Annotated[
+        Literal["open", "continued"] | UnsetType,
+        Meta(
+            description="The provider accepted this request, and a later turn may change its end; `continued` if a "
+            "user turn of Reknit ended it. An assistant turn that follows has answered it."
         ),
     ] = UNSET
     id: _Id | UnsetType = UNSET

@@ -58,9 +58,15 @@ def quantile(share: float, metric: str, by: str = "topic") -> str:
     return f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket{{{_JOB}}}[$__rate_interval])))"
 
 
-def hourly(metric: str, by: str) -> str:
+def hourly(metric: str, by: str, matching: str = _JOB) -> str:
     """Return the increase over the last hour, summed by labels; for rare events."""
-    return f"sum by ({by}) (increase({metric}{{{_JOB}}}[1h]))"
+    return f"sum by ({by}) (increase({metric}{{{matching}}}[1h]))"
+
+
+def share_of(metric: str, matching: str, by: str, span: str) -> str:
+    """Return the share of a counter's increase that has more labels, by labels."""
+    part, whole = (f"sum by ({by}) (increase({metric}{{{each}}}[{span}]))" for each in (f"{_JOB}, {matching}", _JOB))
+    return f"{part} / {whole}"
 
 
 def most(expression: str) -> str:
@@ -347,6 +353,105 @@ PIPELINE: Board = {
 }
 
 
+# Metrics of workers on the board of gateways, whose job is another one.
+_WORKERS = 'pipeline=~"$pipeline"'
+# Exchanges without a session, and those whose history is at the provider, have no records by design.
+_UNRECORDED = 'reason=~"turns|session"'
+
+GATEWAY: Board = {
+    "Now": {
+        ("Gateways", "short", "Gateways that answer a scrape."): (
+            'sum (up{job=~"$job", instance=~"$instance"}) or vector(0)'
+        ),
+        ("In progress", "short", "Exchanges in progress."): f"sum (reknit_serve_in_flight{{{_JOB}}})",
+        ("Requests repaired", "percentunit", "The share of requests to a model in the selected time range."): (
+            total("reknit_serve_repairs_total", matching=f'{_TARGETS}, outcome="repaired"')
+            + f" / {total('reknit_serve_repairs_total', matching=_TARGETS)}"
+        ),
+        (
+            "Refusals healed",
+            "short",
+            "Narrower requests that were accepted, in the selected time range.",
+        ): total("reknit_serve_healed_total", matching=f'{_TARGETS}, outcome="accepted"'),
+        ("Streams cut", "short", "Streams without a final event in the selected time range."): total(
+            "reknit_serve_streams_total", matching=f'{_TARGETS}, end="cut"'
+        ),
+        ("Journal", "bytes", "Records for the topics on the disks of all gateways."): (
+            f"sum (reknit_serve_log_bytes{{{_JOB}}})"
+        ),
+    },
+    "Requests": {
+        ("Requests by upstream", "reqps", "By the class of the status that the client got."): rate(
+            "reknit_serve_requests_total", "upstream, status"
+        ),
+        ("Server errors", "percentunit", "The share of requests in 5 minutes whose status is 5xx."): share_of(
+            "reknit_serve_requests_total", 'status="5xx"', "upstream", "5m"
+        ),
+        ("Repairs by outcome", "reqps", "`failed` and `late`: forwarded without repair."): rate(
+            "reknit_serve_repairs_total", "outcome", _TARGETS
+        ),
+        ("Forwarded without repair", "short", "In 10 minutes, by target and outcome."): most(
+            "sum by (target, outcome) (increase(reknit_serve_repairs_total"
+            f'{{{_TARGETS}, outcome=~"failed|late"}}[10m]))'
+        ),
+        ("Fixes of requests", "ops", "`reknit explain CODE` describes each code."): most(
+            rate("reknit_serve_fixes_total", "code", _TARGETS)
+        ),
+        ("Time of repair", "s", "Median and 99th percentile, by gateway."): {
+            f"p{share * 100:.0f} {{{{instance}}}}": quantile(share, "reknit_serve_repair_seconds", "instance")
+            for share in (0.5, 0.99)
+        },
+    },
+    "Answers": {
+        ("Streams by end", "ops", "Whole, cut by the upstream, or left by the client."): rate(
+            "reknit_serve_streams_total", "target, end", _TARGETS
+        ),
+        ("Share of cut streams", "percentunit", "In 10 minutes, by target."): share_of(
+            "reknit_serve_streams_total", 'end="cut"', "target", "10m"
+        ),
+        ("Healings", "ops", "Narrower requests after refusals, and whether the provider took them."): most(
+            rate("reknit_serve_healed_total", "target, healing, outcome", _TARGETS)
+        ),
+        ("Healings refused again", "short", "Per hour, by target and healing."): most(
+            hourly("reknit_serve_healed_total", "target, healing", f'{_TARGETS}, outcome="refused"')
+        ),
+        ("Sent again", "short", "Requests per hour over kept connections that the provider had closed."): hourly(
+            "reknit_serve_resent_total", "upstream"
+        ),
+    },
+    "Records for the topics": {
+        ("Journal of each gateway", "bytes", "Beyond 1 GiB records are missing in the topics."): (
+            f"sum by (instance) (reknit_serve_log_bytes{{{_JOB}}})"
+        ),
+        ("Records written", "ops", "Records that the brokers have, by topic."): rate(
+            "reknit_serve_log_records_total", "topic"
+        ),
+        ("Incomplete and lost", "short", "Per hour: exchanges that are incomplete in the topics, and lost records."): {
+            "incomplete {{reason}}": hourly(
+                "reknit_serve_log_incomplete_total", "reason", f"{_JOB}, {_UNRECORDED.replace('=~', '!~')}"
+            ),
+            "lost {{reason}}": hourly("reknit_serve_log_lost_total", "reason"),
+        },
+        ("Exchanges without records", "short", "Per hour: without a session, or without turns."): hourly(
+            "reknit_serve_log_incomplete_total", "reason", f"{_JOB}, {_UNRECORDED}"
+        ),
+        ("Mismatches", "short", "Requests per hour whose content differs from that of the worker."): hourly(
+            "reknit_gateway_mismatch_total", "target", _WORKERS
+        ),
+        ("Repeated and withdrawn", "short", "Per hour, in workers: repeated events, and withdrawn requests."): {
+            "repeated": hourly("reknit_events_repeated_total", "pipeline", _WORKERS),
+            "withdrawn": hourly("reknit_requests_withdrawn_total", "pipeline", _WORKERS),
+        },
+    },
+    "Memory of gateways": {
+        ("Memory of each gateway", "bytes", "Resident memory of the process."): (
+            f"sum by (instance) (process_resident_memory_bytes{{{_JOB}}})"
+        ),
+        ("CPU of each gateway", "percentunit", "Share of one core."): rate("process_cpu_seconds_total", "instance"),
+    },
+}
+
+
 # The alerts that watch what a panel shows, and from which value on: a line in the panel, or the colour of its number.
 # The first number is that of the alert; a count above N is one from N + 1 on, and a rate is that of a second.
 _BAD, _GOOD = "red", "green"
@@ -371,10 +476,20 @@ WATCHED: dict[str, tuple[tuple[str, ...], float]] = {
     "New": (("ReknitNewFixAppeared",), 21),
     "Lossy, by code": (("ReknitContentLost",), 100 / 3600),
     "Results never shown, per hour": (("ReknitResultsUnseen",), 11),
+    "Server errors": (("ReknitGatewayErrors",), 0.1),
+    "Forwarded without repair": (("ReknitGatewayUnrepaired",), 11),
+    "Time of repair": (("ReknitGatewayRepairSlow",), 0.1),
+    "Share of cut streams": (("ReknitGatewayStreamsCut",), 0.05),
+    "Healings refused again": (("ReknitGatewayHealingsRefused",), 11),
+    "Journal of each gateway": (("ReknitGatewayJournalGrowing",), 268435456),
+    "Incomplete and lost": (("ReknitGatewayLogIncomplete", "ReknitGatewayRecordsLost"), 1),
+    "Mismatches": (("ReknitGatewayMismatch",), 1),
 }
-# The panel that is bad below its value.
-_FEWEST = "Workers"
-WATCHED_BELOW: dict[str, tuple[tuple[str, ...], float]] = {_FEWEST: (("ReknitDown", "ReknitNoWorker"), 1)}
+# The panels that are bad below their value.
+WATCHED_BELOW: dict[str, tuple[tuple[str, ...], float]] = {
+    "Workers": (("ReknitDown", "ReknitNoWorker"), 1),
+    "Gateways": (("ReknitGatewayDown",), 1),
+}
 
 _SPAN = "since=${__from:date:iso}&until=${__to:date:iso}"
 _LABEL = "${{__field.labels.{}}}"
@@ -558,6 +673,16 @@ def files() -> dict[str, str]:
             job,
             pipeline,
             instance,
+        ),
+        "gateway.json": board(
+            "reknit-gateway",
+            "Reknit: gateway",
+            "Requests, repairs, answers and records of `reknit serve`.",
+            GATEWAY,
+            choice("job", "Job", "label_values(reknit_serve_in_flight, job)"),
+            choice("pipeline", "Pipeline", 'label_values(reknit_serve_in_flight{job=~"$job"}, pipeline)'),
+            choice("instance", "Instance", f"label_values(reknit_serve_in_flight{{{_RECORDED}}}, instance)"),
+            choice("target", "Target", "label_values(reknit_serve_repairs_total, target)"),
         ),
     }
 

@@ -139,11 +139,13 @@ def _listening(config: Config, key: str, tls: SSLContext | None) -> Listening:
         port=int(port),
         key=key,
         tls=tls,
+        metrics_host=config.metrics_host,
         metrics_port=config.metrics_port,
         drain_seconds=config.serve.drain_seconds,
         state_dir=Path(config.state_dir),
         publish=config.serve.publish,
         connect=lambda: Inputs(config),
+        prefix=config.prefix,
     )
 
 

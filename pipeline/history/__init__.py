@@ -108,7 +108,7 @@ class History:
         self.answered: Mapping[int, bool] = MappingProxyType({})
         self.keeps_answered = structure.prefix_bound
         # The number of the last exchange that an answered request had.
-        self._last_answered = -1
+        self.last_answered = -1
         self._book = FixLog(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -456,7 +456,7 @@ class History:
         """
         continued = self.answered.get(turn.index) if turn.role == "assistant" else None
         if continued is not None and self.exchanges:
-            self._last_answered = self.exchanges[-1].number
+            self.last_answered = self.exchanges[-1].number
         self._settle_exchanges()
         if continued is None or not self.exchanges:
             return
@@ -617,7 +617,7 @@ class History:
         if not (exchange.answered or self._give_up(exchange)):
             return True
         running, may_come = in_flight(self.exchanges, 0, self.structure)
-        is_answered = exchange.number <= self._last_answered
+        is_answered = exchange.number <= self.last_answered
         if may_come and not (self._is_old(exchange, self.number) or is_answered):
             return False
         if is_answered or is_called_by_code(exchange):
@@ -633,7 +633,7 @@ class History:
         # Every exchange but the last one is followed by an assistant turn.
         if exchange is self.exchanges[-1]:
             return self._is_old(exchange, self.number)
-        is_answered = self.structure.prefix_bound or exchange.number <= self._last_answered
+        is_answered = self.structure.prefix_bound or exchange.number <= self.last_answered
         return is_answered or self._is_old(exchange, self.number)
 
     def _is_old(self, exchange: Exchange, number: int) -> bool:

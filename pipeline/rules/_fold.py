@@ -10,6 +10,7 @@ import json
 import re
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import msgspec
@@ -22,6 +23,9 @@ _VALUE = msgspec.json.Decoder()
 # Errors of a typed decode of text that it cannot read. Nesting costs stack, so there is a third.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NO_FAMILY = Family("")
+# Heads whose judgement is kept: the conversations of an agent have the same system prompt and tools. For a head of
+# 84 kB with 26 tools, judging took 16 % of the time of a new request of 25 kB.
+_HEADS = 16
 
 
 class _AbstractStruct(StructMeta, ABCMeta):
@@ -129,9 +133,13 @@ class Fold(ABC, Generic[W, Item]):
 
     def judge_head(self, head: bytes, model: str | None = None) -> tuple[W, list[Violation]]:
         """Judge a request without its items; positions assume that the list will be its last key."""
+        walk = _walk_after_head(self, head, model)
+        return walk.fork(), [*walk.found]
+
+    def _judge_new_head(self, head: bytes, model: str | None) -> W:
         values, bad = _read_bytes(head)
         if not isinstance(values, dict):
-            return self._walk_of_no_object(bad, model)
+            return self._walk_of_no_object(bad, model)[0]
         walk = self._walk_after(values, model)
         joint = len(f',"{self.key}":[') - (not values)
         text = head.decode()
@@ -139,7 +147,7 @@ class Fold(ABC, Generic[W, Item]):
         if bad is not None:
             self.refuse_half(walk, bad, text, surrogate_path(values), 0)
             walk.surrogate = True
-        return walk, walk.found
+        return walk
 
     def judge_messages(self, state: W, messages: bytes) -> tuple[W, list[Violation]]:
         """Judge more items; the cost is theirs alone, however long the history."""
@@ -229,6 +237,12 @@ class Fold(ABC, Generic[W, Item]):
         walk.broken = True
         self.refuse_text(walk, bad, 0)
         return walk, walk.found
+
+
+@lru_cache(maxsize=_HEADS)
+def _walk_after_head(rules: Fold[W, Any], head: bytes, model: str | None) -> W:
+    """Return the walk after a head. Nothing may change it: callers get a fork."""
+    return rules._judge_new_head(head, model)  # noqa: SLF001  a function of the class, kept for equal arguments
 
 
 def _read_bytes(data: bytes) -> tuple[object, BadJSON | None]:

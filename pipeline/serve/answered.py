@@ -24,7 +24,7 @@ from reknit.pipeline.errors import error_name
 from reknit.pipeline.serve import store
 from reknit.pipeline.serve.store import Store
 from reknit.pipeline.session.bindings import End
-from reknit.pipeline.stages.content import ROOTS, unmarked
+from reknit.pipeline.stages.content import ROOTS, ComparedValues
 
 log = logging.getLogger("reknit.serve")
 
@@ -33,8 +33,9 @@ _MOST_ROWS: Final = 500_000
 # The part of the rows that is forgotten at once when there are too many.
 _FORGOTTEN: Final = 100
 _DIGEST: Final = 16
+# Memory for the JSON of compared messages.
+_MOST_COMPARED: Final = 16 * 2**20
 _turns: Final = msgspec.json.Decoder(list[Raw] | str)
-_any: Final = msgspec.json.Decoder()
 NOTHING_ANSWERED: Final[Mapping[int, bool]] = MappingProxyType({})
 
 
@@ -49,6 +50,9 @@ class Answered(Struct, frozen=True):
 class AnsweredMemory:
     """The answered requests of all conversations.
 
+    Attributes:
+        compared: the messages that were compared last.
+
     Args:
         kept: where they are.
         most_rows: of all conversations. Those that were used least recently are forgotten first.
@@ -58,6 +62,7 @@ class AnsweredMemory:
         self._store, self._database = kept, kept.database
         self._most_rows = most_rows
         self._rows = kept.rows["answered"]
+        self.compared = ComparedValues(_MOST_COMPARED)
 
     @property
     def is_empty(self) -> bool:
@@ -115,16 +120,22 @@ class AnsweredHistory:
 
     def __init__(self, memory: AnsweredMemory, key: Callable[[], bytes], members: Mapping[str, Raw]) -> None:
         self._memory, self._key, self._members = memory, key, members
+        self._known: Mapping[int, bool] | None = None
 
     def known(self) -> Mapping[int, bool]:
         """Return the numbers of messages of answered requests, each with whether ``CONTINUE`` ended it.
 
-        Only those whose messages this request begins with count.
+        Only those whose messages this request begins with count. Each call returns the same.
         """
+        if self._known is None:
+            self._known = self._find()
+        return self._known
+
+    def _find(self) -> Mapping[int, bool]:
         found = [] if self._memory.is_empty else self._memory.of(self._key())
         if not found:
             return NOTHING_ANSWERED
-        digests = digests_of(self._members, {each.count for each in found})
+        digests = digests_of(self._members, {each.count for each in found}, self._memory.compared)
         return {each.count: each.is_continued for each in found if digests.get(each.count) == each.digest}
 
     def note(self, end: End) -> None:
@@ -136,22 +147,30 @@ class AnsweredHistory:
         if not end:
             return
         count = len(_messages(self._members))
-        digest = digests_of(self._members, {count}).get(count)
+        digest = digests_of(self._members, {count}, self._memory.compared).get(count)
         if digest is not None:
             self._memory.keep(self._key(), Answered(count, digest, end == "continued"))
 
 
-def digests_of(members: Mapping[str, Raw], counts: Collection[int]) -> dict[int, bytes]:
+def digests_of(
+    members: Mapping[str, Raw], counts: Collection[int], compared: ComparedValues | None = None
+) -> dict[int, bytes]:
     """Return the digests of the first messages of a body, for each of some numbers of messages.
 
     Cache breakpoints do not count: clients move them from turn to turn. A text and a list of one text are the same.
+
+    Args:
+        members: of the body.
+        counts: the numbers.
+        compared: the messages that were compared last.
     """
+    compared = compared or ComparedValues()
     found: dict[int, bytes] = {}
     running = hashlib.blake2b(digest_size=_DIGEST)
     last = max(counts, default=0)
     try:
         for at, message in enumerate(_messages(members)[:last], 1):
-            running.update(msgspec.json.encode(unmarked(_any.decode(message), compared=True), order="deterministic"))
+            running.update(compared.message(message).data)
             if at in counts:
                 found[at] = running.copy().digest()
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

@@ -73,9 +73,17 @@ def in_trace(given: MultiMapping[str], trace: Mapping[str, str]) -> CIMultiDict[
     return headers
 
 
-def to_client(given: MultiMapping[str]) -> CIMultiDict[str]:
-    """Return the headers of an answer for the client; ``content-length`` and ``content-encoding`` stay."""
+def to_client(given: MultiMapping[str], *, may_grow: bool) -> CIMultiDict[str]:
+    """Return the headers of an answer for the client; ``content-encoding`` stays.
+
+    Args:
+        given: the upstream's headers.
+        may_grow: an error event may follow the upstream's bytes. Such an answer has no ``content-length``: after this
+            number of bytes a client takes the answer for whole, and reads nothing more.
+    """
     dropped = _NOT_RETURNED | _named(given.getall("connection", ()))
+    if may_grow:
+        dropped |= {"content-length"}
     return CIMultiDict((name, value) for name, value in given.items() if name.lower() not in dropped)
 
 

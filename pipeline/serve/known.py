@@ -3,6 +3,10 @@
 This state only saves time: without it a request is repaired in the same way. A conversation is recognised by its
 bytes: everything but the list of messages is equal, and the list begins with the messages of the last request. Any
 other request is read as a whole.
+
+Clients move cache breakpoints: Claude Code marks the last messages of each request, so the next one has these messages
+in other bytes. So a conversation whose last messages changed once is kept with the point before its first message that
+may change again, and the next request continues from that point.
 """
 
 from __future__ import annotations
@@ -21,12 +25,16 @@ from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.session.bindings import End, end_of
 from reknit.pipeline.session.documents import GrowingDocument
 from reknit.pipeline.session.request import Normalized
-from reknit.pipeline.stages.content import ROOTS
+from reknit.pipeline.stages.content import MARKS, ROOTS
 
 # Memory for all conversations at most, by an estimate.
 _MOST_BYTES: Final = 64 * 1024 * 1024
 # A conversation has its last body, its settled messages as bytes, and objects for each message.
 _BYTES_OF_MESSAGE: Final = 2048
+# The messages at the end that may lose a breakpoint. A request has four breakpoints at most, and clients mark the last
+# two messages or the last two turns of the user.
+_MOVING: Final = 8
+_MARKS: Final = tuple(f'"{name}"'.encode() for name in sorted(MARKS))
 _messages: Final = msgspec.json.Decoder(list[Raw]).decode
 
 # The endpoint, the first message, and every member of the body but the messages.
@@ -34,12 +42,17 @@ _Key: TypeAlias = tuple[Endpoint, bytes, frozenset[tuple[str, bytes]]]
 
 
 class _Known(Struct, frozen=True):
-    """A conversation after its last request; ``size`` is its memory by an estimate."""
+    """A conversation after its last request; ``size`` is its memory by an estimate.
+
+    ``kept`` is the number of messages of the document's remembered point; 0 without one. It is negative where such a
+    document could not be read in two parts: the number of its messages.
+    """
 
     policy: Policy
     answered: Mapping[int, bool]
     messages: list[Raw]
     document: GrowingDocument
+    kept: int
     size: int
 
 
@@ -79,27 +92,17 @@ class KnownConversations:
         if not messages:
             return _ended(_begun(data, endpoint, policy, answered))
         key = _key_of(endpoint, messages[0], members)
-        document = self._grown(key, messages, policy, answered) or _begun(data, endpoint, policy, answered)
-        done = _ended(document)
-        self._keep(key, _Known(policy, answered, messages, document, 2 * len(data) + _BYTES_OF_MESSAGE * len(messages)))
-        return done
-
-    def _grown(
-        self, key: _Key, messages: list[Raw], policy: Policy, answered: Mapping[int, bool]
-    ) -> GrowingDocument | None:
-        """Return the document of the last request with the new messages; None if it is not known, or must be read."""
         known = self._known.pop(key, None)
-        if known is None:
-            return None
-        self._size -= known.size
-        count = len(known.messages)
-        if (known.policy, known.answered) != (policy, answered) or known.messages != messages[:count]:
-            return None
-        try:
-            is_grown = known.document.add([bytes(message) for message in messages[count:]])
-        except InputError:  # the whole body is read, and has the error
-            return None
-        return known.document if is_grown else None
+        if known is not None:
+            self._size -= known.size
+        document, kept = None, 0
+        if known is not None and (known.policy, known.answered) == (policy, answered):
+            document, kept = _continued(known, members, messages, endpoint)
+        document = document or _begun(data, endpoint, policy, answered)
+        done = _ended(document)
+        size = 2 * len(data) + _BYTES_OF_MESSAGE * len(messages)
+        self._keep(key, _Known(policy, answered, messages, document, kept, size))
+        return done
 
     def _keep(self, key: _Key, known: _Known) -> None:
         self._known[key] = known
@@ -111,6 +114,71 @@ class KnownConversations:
 
 def _begun(data: bytes, endpoint: Endpoint, policy: Policy, answered: Mapping[int, bool]) -> GrowingDocument:
     return GrowingDocument(data, target_named(endpoint.target), policy, model=endpoint.model or None, answered=answered)
+
+
+def _continued(
+    known: _Known, members: Mapping[str, Raw], messages: list[Raw], endpoint: Endpoint
+) -> tuple[GrowingDocument | None, int]:
+    """Return the document of the next request and its point (``_Known.kept``); None where the whole must be read."""
+    grown = _grown(known, messages)
+    if grown is not None:
+        return grown
+    first = _first_marked(messages)
+    if not 0 < first < len(messages):
+        return None, 0
+    # The attempt costs as much as the whole. Some messages, such as images, cannot be added: it may succeed later.
+    if known.kept < 0 and len(messages) < _MOVING - known.kept:
+        return None, known.kept
+    return _begun_before(first, members, messages, endpoint, known) or (None, -len(messages))
+
+
+def _grown(known: _Known, messages: list[Raw]) -> tuple[GrowingDocument, int] | None:
+    """Return the document of the last request with these messages, and its point; None if it must be read."""
+    count, document = len(known.messages), known.document
+    if known.messages != messages[:count]:
+        pairs = zip(known.messages, messages, strict=False)
+        common = next((at for at, (one, other) in enumerate(pairs) if one != other), min(count, len(messages)))
+        if not 0 < known.kept <= common:
+            return None
+        count = document.back()
+    return _added(document, messages, count, known.kept) if count else None
+
+
+def _begun_before(
+    first: int, members: Mapping[str, Raw], messages: list[Raw], endpoint: Endpoint, known: _Known
+) -> tuple[GrowingDocument, int] | None:
+    """Return the document of a body, read in two parts: the ``first`` messages and the others; None if it cannot be."""
+    root = next(name for name in ROOTS if name in members)
+    data = msgspec.json.encode({**members, root: messages[:first]})
+    try:
+        return _added(_begun(data, endpoint, known.policy, known.answered), messages, first, 0)
+    except InputError:  # the whole body is read, and has the error
+        return None
+
+
+def _added(document: GrowingDocument, messages: list[Raw], count: int, kept: int) -> tuple[GrowingDocument, int] | None:
+    """Add the messages after the first ``count``, and remember the point before those that may change."""
+    first = _first_marked(messages)
+    try:
+        if count <= first < len(messages):
+            if not document.add([bytes(message) for message in messages[count:first]]):
+                return None
+            count = first
+            if count != kept:
+                kept = count if document.keep_point() else 0
+        is_grown = document.add([bytes(message) for message in messages[count:]])
+    except InputError:  # the whole body is read, and has the error
+        return None
+    return (document, kept) if is_grown else None
+
+
+def _first_marked(messages: list[Raw]) -> int:
+    """Return the index of the first of the last messages with a breakpoint; without one the number of messages."""
+    for at in range(max(0, len(messages) - _MOVING), len(messages)):
+        data = bytes(messages[at])
+        if any(mark in data for mark in _MARKS):
+            return at
+    return len(messages)
 
 
 def _ended(document: GrowingDocument) -> tuple[Normalized, End]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from reknit.pipeline.metrics import LATENCY_BUCKETS
+from reknit.pipeline.metrics import LATENCY_BUCKETS, PipelineRegistry
 
 
 class _LabelledCounter:
@@ -18,8 +18,15 @@ class _LabelledCounter:
 
 
 class GatewayMetrics:
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+    """The metrics of one gateway.
+
+    Args:
+        pipeline: the prefix of the topics, the label ``pipeline`` of each metric; "" leaves the label out.
+    """
+
+    def __init__(self, pipeline: str = "") -> None:
+        self.registry = PipelineRegistry(pipeline) if pipeline else CollectorRegistry()
+        ProcessCollector(registry=self.registry)
 
         def counter(name: str, text: str, *labels: str) -> _LabelledCounter:
             return _LabelledCounter(Counter(name, text, labels, registry=self.registry))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from msgspec import Raw, Struct, field, structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read, read_message, read_setting
 from reknit.pipeline.model import ToolResult, ToolUse
-from reknit.pipeline.stages.content import MARKS, ROOTS, unmarked
+from reknit.pipeline.stages.content import MARKS, ROOTS, ComparedValues, unmarked
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.pipeline.validation import validate
 from reknit.topics.headers import Headers
@@ -27,6 +28,8 @@ from reknit.topics.records import HistoryRestored, RequestWanted, SessionOpened,
 
 # Most sessions in memory; an older one is restored as a whole.
 _MOST_SESSIONS: Final = 100_000
+# Memory for the JSON of compared messages.
+_MOST_COMPARED: Final = 32 * 2**20
 
 
 class Logged(Struct, frozen=True):
@@ -68,6 +71,7 @@ class Conversations(Struct):
         salt: makes the ids of records differ from those of another process, and of a session that was forgotten.
         begun: the number of sessions that have begun.
         strips_marks: histories that replace another one have no cache breakpoints either.
+        compared: the values that were compared last.
     """
 
     sessions: OrderedDict[str, _Seen] = field(default_factory=OrderedDict)
@@ -76,6 +80,7 @@ class Conversations(Struct):
     salt: bytes = b""
     begun: int = 0
     strips_marks: bool = False
+    compared: ComparedValues = field(default_factory=partial(ComparedValues, _MOST_COMPARED))
 
     def records_of(self, logged: Logged) -> tuple[str, list[TurnRecord]]:
         """Return the session of a request and its new records; no records if the body repeats the previous one.
@@ -93,7 +98,7 @@ class Conversations(Struct):
             # Only the provider knows the earlier messages: the worker's dead letter reports that it was not judged.
             return logged.session or "log-chained", [opened]
         setting = _digest(msgspec.json.encode(opened))
-        prefixes = _prefixes(_digest(logged.target.encode()), messages)
+        prefixes = self._prefixes(_digest(logged.target.encode()), messages)
         seen = self._find(logged.session, prefixes)
         goes_on = seen is not None and seen.count <= len(messages) and seen.said == prefixes[seen.count]
         if seen is None:
@@ -137,6 +142,16 @@ class Conversations(Struct):
         """Forget the last bodies of all sessions."""
         self.sessions.clear()
         self.ends.clear()
+
+    def _prefixes(self, first: bytes, messages: Sequence[Raw]) -> list[bytes]:
+        """Return the digests of the first 0, 1, 2 … messages without their cache breakpoints."""
+        found = [first]
+        try:
+            for message in messages:
+                found.append(_digest_of(found[-1], self.compared.message(message).sha256))
+        except RecursionError as error:
+            raise InputError("too_deep", "a message is nested too deeply", path=f"messages.{len(found) - 1}") from error
+        return found
 
     def _whole(self, messages: Sequence[Raw]) -> Raw:
         return Raw(msgspec.json.encode([*map(_without_marks, messages)] if self.strips_marks else messages))
@@ -202,18 +217,6 @@ def _member(value: Raw | None, name: str) -> Raw | None:
     return None if found is None else found.get(name)
 
 
-def _prefixes(first: bytes, messages: Sequence[Raw]) -> list[bytes]:
-    """Return the digests of the first 0, 1, 2 … messages without their cache breakpoints."""
-    found = [first]
-    try:
-        for message in messages:
-            said = msgspec.json.encode(unmarked(msgspec.json.decode(message), compared=True), order="deterministic")
-            found.append(_digest(found[-1], said))
-    except RecursionError as error:
-        raise InputError("too_deep", "a message is nested too deeply", path=f"messages.{len(found) - 1}") from error
-    return found
-
-
 def _without_marks(message: Raw) -> Raw:
     """Return a message to append, without cache breakpoints: all together would be too many."""
     if any(mark.encode() in bytes(message) for mark in MARKS):
@@ -242,6 +245,11 @@ def _waits(new: Sequence[Raw]) -> bool:
 
 def _digest(*parts: bytes) -> bytes:
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
+
+
+def _digest_of(part: bytes, sha256: bytes) -> bytes:
+    """Return the digest of two parts, by the SHA-256 of the second one."""
+    return hashlib.sha256(hashlib.sha256(part).digest() + sha256).digest()
 
 
 def _id(chain: bytes, number: int) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,8 @@ from msgspec import Struct
 from multidict import MultiMapping
 
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
-from reknit.pipeline.serve.conversations import conversation_key, credentials_in
+from reknit.pipeline.serve.answered import NOTHING_ANSWERED
+from reknit.pipeline.serve.conversations import Conversation, credentials_in
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.input_log import InputLog
 from reknit.pipeline.serve.metrics import GatewayMetrics
@@ -24,6 +26,7 @@ from reknit.pipeline.serve.repair import RequestBody
 from reknit.pipeline.serve.sent_requests import SentRequest, SessionLogs
 from reknit.pipeline.serve.streams import is_stream
 from reknit.pipeline.serve.upstreams import Publish, Upstream
+from reknit.pipeline.session.bindings import End
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
 from reknit.topics.trace import trace_headers
@@ -47,10 +50,13 @@ class Exchanged(Struct, frozen=True, kw_only=True):
         endpoint: of the request.
         request_id: the random id of the exchange.
         given: the client's body; None if it cannot be decoded.
+        conversation: of the request; None where nothing is known of it.
         sent: the body that was sent, without content encoding.
         written: the body that Reknit writes for the same history; None if it could not be judged.
         memory: of earlier refusals that the request was written by.
         healed: the refusals that were healed before it.
+        answered: earlier requests that it was written by, as of ``normalize_answered``.
+        end: whether a later turn may change the end of the body, if the provider accepted it.
     """
 
     headers: MultiMapping[str]
@@ -60,8 +66,11 @@ class Exchanged(Struct, frozen=True, kw_only=True):
     given: RequestBody | None
     sent: bytes
     written: bytes | None
+    conversation: Conversation | None = None
     memory: TargetMemory = NO_MEMORY
     healed: tuple[str, ...] = ()
+    answered: Mapping[int, bool] = NOTHING_ANSWERED
+    end: End = ""
 
 
 class Publishing:
@@ -128,6 +137,8 @@ class Publishing:
             policy=settings.policy,
             memory=exchanged.memory,
             healings=exchanged.healed,
+            answered=exchanged.answered,
+            end=exchanged.end,
             headers=(*_producer(exchanged.headers), *trace_headers(exchanged.headers)),
             is_judged=self._is_shadow,
         )
@@ -149,9 +160,11 @@ def session_of(secret: bytes, exchanged: Exchanged, given: RequestBody) -> str:
         exchanged: the exchange.
         given: the client's body.
     """
-    headers = exchanged.headers
-    upstream, target = exchanged.upstream.name, exchanged.endpoint.target
-    key = conversation_key(secret, headers, given.members, upstream=upstream, target=target)
+    headers, upstream, target = exchanged.headers, exchanged.upstream.name, exchanged.endpoint.target
+    conversation = exchanged.conversation or Conversation(
+        secret, headers, given.members, upstream=upstream, target=target
+    )
+    key = conversation.key()
     credentials = "\0".join(credentials_in(headers))
     tenant = hmac.digest(secret, credentials.encode("utf-8", "surrogateescape"), hashlib.sha256)
     return f"serve-{tenant.hex()[:_TENANT_DIGITS]}/{key.hex()[:_CONVERSATION_DIGITS]}"

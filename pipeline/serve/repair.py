@@ -59,7 +59,7 @@ class Repaired(Struct, frozen=True):
         params: the names of parameters that the configuration added.
         end: whether a later turn may change the end of the body.
         written: the body that a worker writes for the same history, also where the client's bytes are sent; None
-            without one, or if answered requests have changed it.
+            without one.
     """
 
     outcome: Outcome
@@ -204,9 +204,7 @@ class Repairs:
         done = await self._within_time(whole, body.members | added, endpoint, settings.policy, answered)
         if done.outcome not in {"unchanged", "repaired"}:
             return done
-        # A worker does not know which requests were answered, so it may write another body.
-        written = None if answered else done.written
-        return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added), written=written)
+        return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
 
     async def _within_time(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,18 +14,21 @@ from msgspec import UNSET, Raw, Struct, structs
 from reknit.pipeline.errors import ReknitError, error_name
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve.answered import NOTHING_ANSWERED
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.journal_format import InputRecord
 from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.serve.mirrored import Conversations, Logged
 from reknit.pipeline.session import normalize
-from reknit.pipeline.stages.content import ROOTS, content_sha256
+from reknit.pipeline.session.bindings import End
+from reknit.pipeline.stages.content import ROOTS
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.topics import AGENT_TURNS
 from reknit.topics import headers as names
 from reknit.topics.headers import Headers
 from reknit.topics.records import (
     GATEWAY,
+    AnsweredRequest,
     PolicyChange,
     RequestSent,
     RequestWanted,
@@ -56,6 +59,8 @@ class SentRequest(Struct, frozen=True, kw_only=True):
         policy: of repair.
         memory: of earlier refusals.
         healings: the refusals that were healed before this request.
+        answered: earlier requests that it was written by, as of ``normalize_answered``.
+        end: whether a later turn may change its end, if the provider accepted it.
         headers: of the records.
         is_judged: name the rules that the client's body breaks.
     """
@@ -69,6 +74,8 @@ class SentRequest(Struct, frozen=True, kw_only=True):
     policy: Policy
     memory: TargetMemory = NO_MEMORY
     healings: tuple[str, ...] = ()
+    answered: Mapping[int, bool] = NOTHING_ANSWERED
+    end: End = ""
     headers: Headers = ()
     is_judged: bool = False
 
@@ -119,7 +126,22 @@ class SessionLogs:
             if not isinstance(record, RequestWanted):
                 yield self._input(sent, _mirrored(record, sent.policy))
         judged = ((names.JUDGED, logged.judged),) if sent.is_judged else ()
-        yield self._input(sent, _request_sent(sent), judged)
+        yield self._input(sent, self._request_sent(sent), judged)
+
+    def _request_sent(self, sent: SentRequest) -> RequestSent:
+        written = _written(sent)
+        return RequestSent(
+            request_id=sent.request_id,
+            target=sent.endpoint.target,
+            sha256=hashlib.sha256(sent.sent).hexdigest(),
+            content_sha256=UNSET if written is None else self._conversations.compared.content_sha256(written),
+            healings=sent.healings,
+            memory=UNSET if sent.memory == NO_MEMORY else Raw(msgspec.json.encode(sent.memory)),
+            answered=tuple(AnsweredRequest(messages=count, continued=end) for count, end in sent.answered.items()),
+            end=sent.end or UNSET,
+            id=sent.request_id,
+            origin=GATEWAY,
+        )
 
     def _input(self, sent: SentRequest, record: TurnRecord, more: Headers = ()) -> InputRecord:
         return InputRecord(AGENT_TURNS, sent.session, msgspec.json.encode(record), (*sent.headers, *more))
@@ -153,20 +175,6 @@ def _change_of(policy: Policy) -> PolicyChange:
         if field.name not in _OF_WORKER
     }
     return msgspec.convert(members | _OF_MIRROR, PolicyChange)
-
-
-def _request_sent(sent: SentRequest) -> RequestSent:
-    written = _written(sent)
-    return RequestSent(
-        request_id=sent.request_id,
-        target=sent.endpoint.target,
-        sha256=hashlib.sha256(sent.sent).hexdigest(),
-        content_sha256=UNSET if written is None else content_sha256(written),
-        healings=sent.healings,
-        memory=UNSET if sent.memory == NO_MEMORY else Raw(msgspec.json.encode(sent.memory)),
-        id=sent.request_id,
-        origin=GATEWAY,
-    )
 
 
 def _written(sent: SentRequest) -> bytes | None:

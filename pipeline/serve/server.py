@@ -132,7 +132,8 @@ class Listening(Struct, frozen=True, kw_only=True):
         port: 0 takes a free one.
         key: that clients must send; "" for none.
         tls: for clients that require HTTPS.
-        metrics_port: of ``/livez``, ``/readyz`` and ``/metrics`` on the loopback address; None for none.
+        metrics_host: the address of ``/livez``, ``/readyz`` and ``/metrics``.
+        metrics_port: its port; None for none.
         drain_seconds: most time for answers in progress at the end.
         silence_seconds: an answer that sends nothing for longer is broken off.
         hold_seconds: a stream without content is held for this time at most.
@@ -142,12 +143,14 @@ class Listening(Struct, frozen=True, kw_only=True):
         journal_bytes: most bytes of records that wait for the brokers.
         is_shadow: bodies are forwarded unchanged; the upstreams are those of ``Upstream.as_shadow``.
         shadow_log: a file for the requests of a shadow without brokers.
+        prefix: of the topics; metrics have it as the label ``pipeline``.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     key: str = ""
     tls: ssl.SSLContext | None = None
+    metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
     drain_seconds: float = 120.0
     silence_seconds: float = SILENCE_SECONDS
@@ -158,6 +161,7 @@ class Listening(Struct, frozen=True, kw_only=True):
     journal_bytes: int = MOST_BYTES
     is_shadow: bool = False
     shadow_log: Path | None = None
+    prefix: str = ""
 
 
 async def serve(
@@ -181,7 +185,7 @@ async def serve(
         OSError: an address cannot be bound.
     """
     _check_key(upstreams, listening)
-    metrics = GatewayMetrics()
+    metrics = GatewayMetrics(listening.prefix)
     memory = GatewayMemory(listening.state_dir)
     recent, repairs = RecentExchanges(), Repairs(is_shadow=listening.is_shadow)
     inputs, lines = _input_log(upstreams, listening, metrics), _request_lines(listening, metrics, memory)
@@ -207,10 +211,9 @@ async def serve(
         await web.SockSite(runner, bound, ssl_context=listening.tls).start()
         status_url = ""
         if listening.metrics_port is not None:
-            status, status_url = await _serve_status(gateway, metrics, listening.metrics_port)
+            status, status_url = await _serve_status(gateway, metrics, listening.metrics_host, listening.metrics_port)
         scheme = "http" if listening.tls is None else "https"
-        name = f"[{listening.host}]" if ":" in listening.host else listening.host
-        on_start(f"{scheme}://{name}:{bound.getsockname()[1]}", status_url)
+        on_start(f"{scheme}://{_in_url(listening.host)}:{bound.getsockname()[1]}", status_url)
         await asyncio.Event().wait()
     finally:
         gateway.is_draining = True
@@ -279,14 +282,18 @@ def _runner(gateway: Gateway, local: LocalPaths, listening: Listening) -> web.Ap
     )
 
 
-async def _serve_status(gateway: Gateway, metrics: GatewayMetrics, port: int) -> tuple[web.AppRunner, str]:
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+async def _serve_status(gateway: Gateway, metrics: GatewayMetrics, host: str, port: int) -> tuple[web.AppRunner, str]:
     """Serve the status on a port of its own, so that no path of a provider is hidden."""
     app = status_app(lambda: None, lambda: "draining" if gateway.is_draining else None, metrics.registry)
     runner = runner_of(app, stop_seconds=1.0)
     await runner.setup()
-    listening = listen("127.0.0.1", port)
+    listening = listen(host, port)
     await web.SockSite(runner, listening).start()
-    return runner, f"http://127.0.0.1:{listening.getsockname()[1]}"
+    return runner, f"http://{_in_url(host)}:{listening.getsockname()[1]}"
 
 
 def tls_of(certificate: Path | None, private_key: Path | None) -> ssl.SSLContext | None:

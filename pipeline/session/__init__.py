@@ -331,6 +331,33 @@ class Session:
             self._memory = {**self._memory, target: memory}
             self._changes += 1
 
+    @property
+    def has_answered(self) -> bool:
+        """True if the state can hold what ``take_answered`` takes; before format 3 that does nothing."""
+        return self._at_work.state_format >= LATE_RESULTS
+
+    def take_answered(self, answered: Mapping[int, bool]) -> list[Fix]:
+        """Repair the history by what the model has answered of the requests of another program.
+
+        That program sends in place of the session, so requests of the session do not count as sent.
+
+        Args:
+            answered: the number of messages in each request with an end, and whether the end was ``continued``; as of
+                ``normalize_answered``.
+
+        Returns:
+            The fixes that are now certain.
+        """
+        if not self.has_answered:
+            return []
+        self._changes += 1
+        return self._work.take_answered(answered)
+
+    def note_end(self, end: End) -> None:
+        """Note the end of a request that another program has sent with the messages so far, and that was accepted."""
+        if self.has_answered:
+            self._work.note_end(end)
+
     def healings(self, target: str) -> int:
         """Return the number of healings of a target's requests in this user turn."""
         return self._memory.get(target, NO_MEMORY).count
@@ -498,7 +525,9 @@ class Session:
             InputError: it is not a log; the session is unchanged.
         """
         count, entries, decided, bound, memory = decode_whole_log(log)
-        known = None if bound is UNSET else PrefixBindings(bound)
+        # Without requests of its own, a session has answers only from another program.
+        has_answers = bound is not UNSET and bool(bound.answered) and not bound.sent
+        known = None if bound is UNSET else PrefixBindings(bound, keeps_answered=has_answers)
         fixes = self._replace(entries, count, decided, known)
         if memory is not UNSET and self._work.state_format >= HEALING:
             self._memory = self._memory | memory

@@ -85,7 +85,8 @@ class Change(Struct, frozen=True):
 class PrefixBindings:
     """Requests and answers of one session, and its void reasoning; of prefix-bound targets only.
 
-    With ``keeps_answered``, what was answered settles for other targets too.
+    With ``keeps_answered``, what was answered settles for other targets too. Another program sends the requests then,
+    and says which ones were answered.
     """
 
     def __init__(self, saved: SavedBindings | None = None, *, keeps_answered: bool = False) -> None:
@@ -101,6 +102,37 @@ class PrefixBindings:
         if not (self.sent or self.void or self.answered):
             return UNSET  # no request has been sent to such a model
         return SavedBindings(self.sent, self.void, self.answered, self.reasoned)
+
+    # Requests of another program.
+
+    def take_answered(self, answered: Mapping[int, bool], count: int) -> bool:
+        """Replace what was answered, and forget requests of the session's own: another program sends them.
+
+        That program compares no request with the one before, so no reasoning becomes void by that.
+
+        Args:
+            answered: as of ``History.answered``.
+            count: the number of messages that were received.
+
+        Returns:
+            True if the history must be repaired again.
+        """
+        is_void = bool(self.sent and self.void)
+        changed = {index for index, _ in self.answered.items() ^ answered.items() if index < count}
+        # In place: machines and writers read them.
+        if self.sent:
+            self.sent = {}
+            self.void.clear()
+        self.answered.clear()
+        self.answered.update(answered)
+        self.keeps_answered = True
+        return is_void or bool(changed)
+
+    def note_end(self, count: int, end: End) -> None:
+        """Note the end of a request that another program has sent, and that has all messages so far."""
+        if end:
+            self.answered[count] = end == "continued"
+            self.keeps_answered = True
 
     # Requests and answers.
 

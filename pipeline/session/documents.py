@@ -28,7 +28,7 @@ from reknit.pipeline.session.fit import fit_for
 from reknit.pipeline.session.request import Normalized
 from reknit.pipeline.session.scaled import Scale, check_scale
 from reknit.pipeline.session.tokens import CountTokens
-from reknit.pipeline.session.working import WorkingHistory
+from reknit.pipeline.session.working import HistoryPoint, WorkingHistory
 from reknit.pipeline.targets import Setting
 
 GivenHistory: TypeAlias = bytes | str | list[Any] | dict[str, Any]
@@ -95,6 +95,7 @@ class GrowingDocument:
         self._can_grow = found.shape not in FRAMEWORKS and found.shape not in TRANSCRIPTS and may_grow(document)
         # The shape that the messages decide is found when one is added: it takes half as long as the repair.
         self._document: bytes | None = document if self._can_grow and self._reader is None else None
+        self._point: HistoryPoint | None = None
 
     def request(self) -> Normalized:
         """Return the request of the document, as ``normalize`` makes it."""
@@ -109,9 +110,27 @@ class GrowingDocument:
         Raises:
             InputError: a message cannot be used; this object must not be used any more.
         """
-        if messages and self._document is not None:
-            self._work.decided, self._document = decided_in(self._document), None
+        if messages:
+            self._decide()
         return self._can_grow and all(map(self._add, messages))
+
+    def keep_point(self) -> bool:
+        """Remember how far the document is, in place of an earlier point; return False if it cannot go back there."""
+        self._decide()
+        self._point = self._work.point() if self._can_grow else None
+        return self._point is not None
+
+    def back(self) -> int:
+        """Go back to the remembered point, as often as needed; return its number of messages.
+
+        It is 0 where the document must be read as a whole; then this object must not be used any more.
+        """
+        return self._work.count if self._point is not None and self._work.cut_at(self._point) else 0
+
+    def _decide(self) -> None:
+        """Find the shape that the messages decide for those that are added."""
+        if self._document is not None:
+            self._work.decided, self._document = decided_in(self._document), None
 
     def _add(self, message: bytes) -> bool:
         work = self._work

@@ -69,10 +69,7 @@ class JudgedChunks:
     def judge(self, chunks: list[bytes], parts: Iterable[bytes], head: bytes) -> list[Violation]:
         """Return the violations of a body that ends with ``parts``; another ``head`` makes all be judged again."""
         rules = self._rules
-        if self._state is None or head != self._head:
-            self._state, self._violations = rules.judge_head(head, self._model)
-            self._judged, self._head, self._ahead = 0, head, None
-        self._judge_settled(chunks)
+        self.advance(chunks, head)
         pieces = [*chunks[self._judged :], *parts]
         state = self._state
         found: list[Violation] = []
@@ -80,6 +77,13 @@ class JudgedChunks:
             state, found = rules.judge_messages(state, b",".join(pieces))
             self._ahead = pieces, state, found
         return [*self._violations, *found, *rules.judge_end(state)]
+
+    def advance(self, chunks: list[bytes], head: bytes) -> None:
+        """Judge settled chunks, without the end of a body."""
+        if self._state is None or head != self._head:
+            self._state, self._violations = self._rules.judge_head(head, self._model)
+            self._judged, self._head, self._ahead = 0, head, None
+        self._judge_settled(chunks)
 
     def _judge_settled(self, chunks: list[bytes]) -> None:
         """Judge settled chunks up to shortly before their end.

@@ -24,7 +24,7 @@ from reknit.pipeline.providers.base import Target
 from reknit.pipeline.session.fit import EXCEEDED, SUMMARY, Shown
 from reknit.pipeline.session.media import MediaStubs
 from reknit.pipeline.session.scaled import ScaledMedia
-from reknit.pipeline.session.settled import SettledPart, Shared
+from reknit.pipeline.session.settled import Milestone, SettledPart, Shared
 from reknit.pipeline.session.settled_state import SettledSlice, Size
 from reknit.pipeline.session.state import Mended, OpenEnd, SessionHead, Slice, load_open_end
 from reknit.pipeline.targets import Setting, images_of, structure_of
@@ -58,6 +58,22 @@ class RequestVariant(Struct, frozen=True):
             reasoning=policy.reasoning,
             void=void,
         )
+
+
+class RepairPoint(Struct, frozen=True, gc=False):
+    """How far a machine and its parts were at one time.
+
+    Attributes:
+        shared: the size of what the parts share.
+        parts: the size of each part.
+        milestones: of each part.
+        last_answered: of the machine's history.
+    """
+
+    shared: Size
+    parts: dict[str, Size]
+    milestones: dict[str, Milestone]
+    last_answered: int
 
 
 class StructureRepair:
@@ -219,8 +235,29 @@ class StructureRepair:
 
     def cut(self, segments: int, saved: OpenEnd) -> None:
         """Restore the state after N segments, of those that hold more than the log."""
+        shared, sizes = self._sizes[segments - 1]
+        self._shorten(shared, saved)
+        del self._sizes[segments:]
+        for name, part in self._parts.items():
+            part.cut(sizes[name], saved.tracks[name], segments)
+        self.mark_packed(Slice())
+
+    def point(self) -> RepairPoint:
+        """Return how far the machine and its parts are."""
+        milestones = {name: part.milestone() for name, part in self.parts.items()}
+        return RepairPoint(*self._size(), milestones, self.history.last_answered)
+
+    def cut_at(self, point: RepairPoint, saved: OpenEnd) -> None:
+        """Restore the state at a point; no segment has been written since it."""
+        self._shorten(point.shared, saved)
+        self.history.last_answered = point.last_answered
+        for name, part in self._parts.items():
+            part.cut_at(point.milestones[name], point.parts[name], saved.tracks[name])
+
+    def _shorten(self, shared_size: Size, saved: OpenEnd) -> None:
+        """Restore the history and what the parts share, and let the parts be copies, to be cut."""
         ids, log, answered, parts = self.history.ids, self.history.log, self.history.answered, self.parts
-        (id_count, fix_count, dropped_count, call_count), sizes = self._sizes[segments - 1]
+        id_count, fix_count, dropped_count, call_count = shared_size
         for exchange in self.history.exchanges:
             for call in exchange.calls if not exchange.sealed else ():
                 ids.take_back(call.original, exchange.tool_use(call).id)
@@ -233,11 +270,8 @@ class StructureRepair:
         shared, self.shared = self.shared, Shared()
         self.shared.ids, self.shared.fixes = shared.ids[:id_count], shared.fixes[:fix_count]
         self.shared.dropped, self.shared.system = shared.dropped[:dropped_count], self.history.system
-        del self.calls[call_count:], self._sizes[segments:]
+        del self.calls[call_count:]
         self._parts = {name: copy(part) for name, part in parts.items()}
-        for name, part in self._parts.items():
-            part.cut(sizes[name], saved.tracks[name], segments)
-        self.mark_packed(Slice())
 
     def can_cut(self, segments: int, saved: OpenEnd) -> bool:
         """Return True if the parts can continue from there.

@@ -190,10 +190,9 @@ class SettledPart:
 
         Requests share the lists, so a copy of the part with copied lists is cut.
         """
-        chunks, rows, fixes, dropped = size
-        self.chunks, self.rows = self.chunks[:chunks], self.rows[:rows]
-        self.fixes, self.dropped = self.fixes[:fixes], self.dropped[:dropped]
+        self._shorten(size)
         self.resume(saved)
+        chunks, *_ = size
         before, was_sent = self._judged.extent(), self._prefix.is_hashed()
         self._milestones = [each for each in self._milestones if each.segments <= segments and each.chunks <= chunks]
         nearest = self._milestones[-1] if self._milestones else _START
@@ -206,6 +205,23 @@ class SettledPart:
             self._prefix.length(self.chunks, stable)
             self._judged.judge_again(self.chunks, before)
             self.note_milestone(segments)
+
+    def milestone(self) -> Milestone:
+        """Return how far it is, with most settled chunks judged; a text is judged as a whole."""
+        if not self.target.is_text:
+            self._judged.advance(self.chunks, self.dialect.head)
+        return Milestone(0, len(self.chunks), self._prefix.extent(), self._judged.extent())
+
+    def cut_at(self, milestone: Milestone, size: Size, saved: SettledHead) -> None:
+        """Restore the part at a milestone, as ``cut`` does at a segment."""
+        self._shorten(size)
+        self.state, self.marks, self.reset = saved.state, list(saved.marks), saved.reset
+        self._prefix, self._judged = self._prefix.at(milestone.prefix), self._judged.at(milestone.judged)
+
+    def _shorten(self, size: Size) -> None:
+        chunks, rows, fixes, dropped = size
+        self.chunks, self.rows = self.chunks[:chunks], self.rows[:rows]
+        self.fixes, self.dropped = self.fixes[:fixes], self.dropped[:dropped]
 
     def size(self, earlier: SettledSlice) -> Size:
         """Return the size of the part without ``earlier``."""

@@ -139,8 +139,9 @@ class SessionHead(OpenEnd, kw_only=True):
     ``shape`` and ``shape_since`` are the shape that the messages decided (`Decided`). State without them is of a
     version that read each message separately, and continues to do so. ``media`` are the media of each target that are
     lines of text, ``fit`` what is cut of a long history, ``bound`` what was sent to a model whose reasoning is bound to
-    it, and ``refused`` what providers refused; format 3 has them, where there are any. Of the first ``log_only``
-    segments only the log holds (``Archive``).
+    it, and ``refused`` what providers refused; format 3 has them, where there are any. With ``keeps_answered``, another
+    program sends the requests, and ``bound`` has which ones it says were answered. Of the first ``log_only`` segments
+    only the log holds (``Archive``).
     """
 
     layout: int
@@ -157,6 +158,7 @@ class SessionHead(OpenEnd, kw_only=True):
     fit: SavedFit | UnsetType = UNSET
     bound: SavedBindings | UnsetType = UNSET
     refused: Memory | UnsetType = UNSET
+    keeps_answered: bool | UnsetType = UNSET
 
 
 class HistoryState(Struct, omit_defaults=True, kw_only=True):
@@ -275,6 +277,11 @@ class Archive:
         del self.packed[segments:], self.open_ends[segments:], self.segments[segments:]
         self.log = []
         return entries
+
+    def cut_log(self, length: int) -> None:
+        """Drop all but the first entries of the log that no segment holds."""
+        del self.log[length:]
+        self._named = None
 
     def has_segment(self, number: int) -> bool:
         at = bisect_left(self.segments, (number,))

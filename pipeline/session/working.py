@@ -12,7 +12,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.healing.memory import Memory
@@ -23,11 +23,12 @@ from reknit.pipeline.model import Turn
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
-from reknit.pipeline.session.bindings import CHANGED, Change, PrefixBindings, common_messages
+from reknit.pipeline.session.bindings import CHANGED, Change, End, PrefixBindings, common_messages
 from reknit.pipeline.session.fit import SUMMARY, Cut, FitBounds, fit_for
 from reknit.pipeline.session.media import MediaBounds, MediaStubs, has_media, limits_for
 from reknit.pipeline.session.prefix import PrefixChange, reasons_by_target
 from reknit.pipeline.session.repair import (
+    RepairPoint,
     RequestVariant,
     StructureRepair,
     equal_variants,
@@ -68,6 +69,24 @@ _SEGMENT_BYTES = 32 * 1024
 
 # The lists of messages in a body; the paths of fixes begin with them.
 _ROOTS = frozenset({"messages", "input", "contents"})
+
+
+class HistoryPoint(Struct, frozen=True, gc=False):
+    """A point of a working history.
+
+    Attributes:
+        end: the open end.
+        decided: the shape that the messages decided.
+        log: the number of entries of the log that no segment holds.
+        repairs: the machines; a change of the prefix makes new ones.
+        points: how far each machine was.
+    """
+
+    end: OpenEnd
+    decided: Decided
+    log: int
+    repairs: Sequence[StructureRepair]
+    points: Sequence[RepairPoint]
 
 
 class WorkingHistory:
@@ -376,8 +395,10 @@ class WorkingHistory:
     def carried(self, entries: Iterable[LogEntry] | None = None) -> PrefixBindings:
         """Return what was sent and what is void, for the same log, or for another one as far as it is the same."""
         bindings = self.bindings.loosened(self.parts)
-        if entries is not None and bindings.sent:
+        if entries is not None and (bindings.sent or bindings.keeps_answered):
             bindings.cut(common_messages(self.archive.entries(), entries))
+        if entries is not None and bindings.keeps_answered:
+            bindings.void.clear()  # the new history proves what is void
         return bindings
 
     def back(self, count: int, reasons: dict[str, str]) -> WorkingHistory:
@@ -411,6 +432,37 @@ class WorkingHistory:
             entries_before(self.archive.entries(), count), count, reasons, decided, bindings=bindings, stubs=stubs
         )
 
+    def point(self) -> HistoryPoint | None:
+        """Return this point of the history, for ``cut_at``; None where that could not be exact.
+
+        Before anything settles, a system message changes the head. Later messages change what limits leave out.
+        """
+        if self.fit.active or self.bounds.stubs or not all(repair.shared.ids for repair in self.repairs):
+            return None
+        end = OpenEnd(**self._open_end())
+        return HistoryPoint(
+            end, self.decided, len(self.archive.log), self.repairs, [each.point() for each in self.repairs]
+        )
+
+    def cut_at(self, point: HistoryPoint) -> bool:
+        """Go back to a point of this history since which no segment was written.
+
+        Returns:
+            False where the prefix has changed since then; the history is unchanged.
+        """
+        if point.repairs is not self.repairs or self.bounds.stubs:
+            return False
+        for repair, each in zip(self.repairs, point.points, strict=True):
+            repair.cut_at(each, point.end)
+        self.count, self.decided = point.end.count, point.decided
+        self.archive.cut_log(point.log)
+        self.bounds.cut(self.count)
+        answered = dict(self.bindings.answered)
+        self.bindings.cut(self.count)
+        self.bindings.answered.update(answered)
+        self._lend()
+        return True
+
     def replay(
         self, entries: Iterable[LogEntry], count: int, reasons: dict[str, str], decided: Decided
     ) -> WorkingHistory:
@@ -425,6 +477,23 @@ class WorkingHistory:
         for part in self.parts.values():
             part.reset = reasons.get(part.target.name, "")
         return self
+
+    # Requests that another program sends.
+
+    def take_answered(self, answered: Mapping[int, bool]) -> list[Fix]:
+        """Repair the history by what was answered; return the fixes that are certain and were not before."""
+        is_outdated = self.bindings.take_answered(answered, self.count)
+        if not is_outdated:
+            self._lend()
+            return []
+        known = set(self.fixes)
+        self._begin_again(dict.fromkeys(self.names, CHANGED))
+        return [fix for fix in self.fixes if fix not in known]
+
+    def note_end(self, end: End) -> None:
+        """Note that another program has sent the request of the history so far, and its end."""
+        self.bindings.note_end(self.count, end)
+        self._lend()
 
     # State.
 
@@ -445,7 +514,7 @@ class WorkingHistory:
         return {
             "count": self.count,
             "history": save_history(first.history),
-            "tracks": {name: SettledHead(part.state, part.marks, part.reset) for name, part in self.parts.items()},
+            "tracks": {name: SettledHead(part.state, [*part.marks], part.reset) for name, part in self.parts.items()},
             "others": [SavedMachine(other.names, save_history(other.history)) for other in others],
         }
 
@@ -465,6 +534,7 @@ class WorkingHistory:
                 media=self.bounds.saved(),
                 fit=self.fit.saved(),
                 bound=self.bindings.saved(),
+                keeps_answered=self.bindings.keeps_answered or UNSET,
                 refused=memory if memory and self.state_format >= HEALING else UNSET,
                 gained=self._gained(),
                 **self._open_end(),
@@ -489,7 +559,7 @@ class WorkingHistory:
         saved = decode_head(head)
         setting, archive = load_setting(saved.setting), Archive()
         bounds = MediaBounds({} if saved.media is UNSET else saved.media, is_new=False)
-        bindings = PrefixBindings(None if saved.bound is UNSET else saved.bound)
+        bindings = PrefixBindings(saved.bound or None, keeps_answered=saved.keeps_answered is True)
         void = bindings.void if state_format >= LATE_RESULTS else None
         if saved.policy.media == "shrink":
             bounds.scaled = ScaledMedia(archive.scaled)

@@ -159,21 +159,15 @@ class Publisher:
         self._request(done, [*opened[done.target], *done.watched], "healed", heals=refused)
 
     def sent(self, event: RequestSent) -> None:
-        """Publish the request that a gateway has sent. Nothing is sent again, and it is never healed.
-
-        Raises:
-            InputError: ``bad_memory``.
-            UnknownTargetError: its target is not one of the session's.
-        """
+        """Publish the request that a gateway has sent. Nothing is sent again, and it is never healed."""
         session = self._entry.session
-        session.take_memory(event.target, memory_of(event))
-        made = {target: session.request(target, is_sent=target == event.target) for target in session.targets}
-        if event.target not in made:
-            session.request(event.target)  # raises
+        made = {target: session.request(target, is_sent=False) for target in session.targets}
         done = made[event.target]
         opened = name_where_not_shared({target: each.open_fixes for target, each in made.items()})
         self._request(done, [*opened[done.target], *done.watched], "sent", event=event)
-        if event.content_sha256 is not UNSET and event.content_sha256 != content_sha256(done.unjudged):
+        if event.content_sha256 is UNSET or (event.answered and not session.has_answered):
+            return
+        if event.content_sha256 != content_sha256(done.unjudged):
             self._tally["reknit_gateway_mismatch_total", done.target] += 1
 
     def count_healed(self, outcome: Literal["accepted", "refused"], request_id: str | None = None) -> None:

@@ -462,11 +462,7 @@ class TurnsStage(KeepsSessions):
     def _apply(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         """Change the session as the record says, and send what is then due."""
         if isinstance(event, RequestSent):
-            if self._publish:
-                publisher.sent(event)
-            else:
-                entry.session.take_memory(event.target, memory_of(event))
-                entry.session.note_requests()
+            self._take_sent(entry.session, event, publisher)
             return
         self._change(entry, event, publisher)
         reason = _due(entry.session, event)
@@ -474,6 +470,26 @@ class TurnsStage(KeepsSessions):
             publisher.requests(reason)
         elif reason:
             entry.session.note_requests()
+
+    def _take_sent(self, session: Session, event: RequestSent, publisher: Publisher) -> None:
+        """Let a session know what a gateway has sent.
+
+        Raises:
+            InputError: ``bad_memory``.
+            UnknownTargetError: the target is not one of the session's.
+        """
+        memory = memory_of(event)
+        if event.target not in session.targets:
+            session.request(event.target)  # raises
+        session.take_memory(event.target, memory)
+        # A gateway that wrote no content did not repair the request.
+        answered = {each.messages: each.continued for each in event.answered}
+        certain = [] if event.content_sha256 is UNSET else session.take_answered(answered)
+        if self._publish:
+            publisher.certain(certain)
+            publisher.sent(event)
+        if event.end is not UNSET:
+            session.note_end(event.end)
 
     def _change(self, entry: TurnState, event: TurnRecord, publisher: Publisher) -> None:
         session = entry.session

@@ -5,8 +5,9 @@
 Provider, proxies and client are processes of their own on the loopback address. The client sends the same requests to
 each side in turn; the measure is the processor time of the proxy's processes, so other work on the machine does not
 count. ``new``: every request is the first of its conversation and needs no repair. ``known``: conversations that need
-repair, each request with two messages more; the first request of each is not counted. ``event``: of streams whose
-events arrive one by one, after a small request. LiteLLM translates, checks keys and logs in its time. Latency is
+repair, each request with two messages more; the first request of each is not counted. ``moving``: the same with cache
+breakpoints in the last two messages; the first two requests are not counted. ``event``: of streams whose events arrive
+one by one, after a small request. LiteLLM translates, checks keys and logs in its time. Latency is
 that of requests that arrive at random times at a fixed rate.
 """
 
@@ -192,25 +193,32 @@ class Loads:
     def chat(self, side, count):
         return [side.request(CHAT_PATH, gateway_bodies.chat(next(self._seed))) for _ in range(count)]
 
-    def known(self, side, count, path=MESSAGES_PATH):
-        """Return the first requests of a few conversations, and those that follow, the conversations in turn."""
-        make = gateway_bodies.conversation if path == MESSAGES_PATH else gateway_bodies.chat_conversation
+    def known(self, side, count, make=gateway_bodies.conversation, path=MESSAGES_PATH, *, first=1):
+        """Return the ``first`` requests of a few conversations, and those that follow, the conversations in turn."""
         bodies = [make(next(self._seed)) for _ in range(CONVERSATIONS)]
-        while sum(len(each) - 1 for each in bodies) < count:
+        while sum(len(each) - first for each in bodies) < count:
             bodies.append(make(next(self._seed)))
         requests = [[side.request(path, body) for body in each] for each in bodies]
-        later = itertools.chain.from_iterable(zip(*(each[1:] for each in requests), strict=True))
-        return [each[0] for each in requests], list(later)
+        later = itertools.chain.from_iterable(zip(*(each[first:] for each in requests), strict=True))
+        return list(itertools.chain.from_iterable(each[:first] for each in requests)), list(later)
 
 
 def _new(loads, side):
     return cpu_of(side, loads.new(side, REQUESTS))
 
 
-def _known(loads, side, path=MESSAGES_PATH):
-    first, later = loads.known(side, REQUESTS, path)
-    cpu_of(side, first)
+def _known(loads, side, *make, first=1):
+    before, later = loads.known(side, REQUESTS, *make, first=first)
+    cpu_of(side, before)
     return cpu_of(side, later)
+
+
+def _moving(loads, side):
+    return _known(loads, side, gateway_bodies.moving_conversation, first=2)
+
+
+def _known_chat(loads, side):
+    return _known(loads, side, gateway_bodies.chat_conversation, CHAT_PATH)
 
 
 def _event(loads, side):
@@ -296,7 +304,7 @@ def against_bare(what, work, loads, ours, bare, *, rounds, most):
 def against_peer(name, loads, ours, peer, *, rounds, count, least):
     """Compare requests per core with those of another gateway, which knows no conversations."""
     _chat(loads, peer, count)
-    works = {"known conversations": functools.partial(_known, path=CHAT_PATH), "new conversations": _chat}
+    works = {"known conversations": _known_chat, "new conversations": _chat}
     took = {"peer": [], **{what: [] for what in works}}
     for _ in range(rounds):
         took["peer"].append(_chat(loads, peer, count))
@@ -345,6 +353,7 @@ def compare(options, directory):
         run = functools.partial(against_bare, loads=loads, ours=ours, bare=bare, rounds=options.rounds)
         run("an unchanged request of a new conversation", _new, most=MOST_NEW)
         run("a request of a known conversation that needs repair", _known, most=MOST_KNOWN)
+        run("a request of a known conversation whose cache breakpoints move", _moving, most=MOST_KNOWN)
         run("a stream's event", _event, most=MOST_EVENT)
         latency("gateway, unchanged", ours, bare, loads.new)
         latency("gateway, known conversation", ours, bare, functools.partial(_paced_known, loads))

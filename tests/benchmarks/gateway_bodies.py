@@ -68,7 +68,21 @@ def streaming(seed):
 
 def conversation(seed):
     """Return the bodies of a conversation that needs repair, oldest first; each has two messages more."""
-    return [_body(_broken(json.loads(json.dumps(each)))) for each in _growing(seed)]
+    return [_body(_broken_copy(each)) for each in _growing(seed)]
+
+
+def moving_conversation(seed):
+    """Return the same bodies with a cache breakpoint in each of the last two messages, as Claude Code has them."""
+    return [_body([*each[:-2], *map(_marked, each[-2:])]) for each in map(_broken_copy, _growing(seed))]
+
+
+def _broken_copy(messages):
+    return _broken(json.loads(json.dumps(messages)))
+
+
+def _marked(message):
+    *before, last = message["content"]
+    return {**message, "content": [*before, {**last, "cache_control": {"type": "ephemeral"}}]}
 
 
 def chat_conversation(seed):

@@ -43,20 +43,23 @@ def _shorter(text):
 
 
 class Prometheus:
-    """Scrapes ``ports`` of this machine every second, as the job that the rules name.
+    """Scrapes ``ports`` of this machine every second, as the job of workers that the rules name.
 
-    ``history`` has earlier samples, in the text format of OpenMetrics.
+    ``history`` has earlier samples, in the text format of OpenMetrics. ``gateways`` are the ports of gateways.
     """
 
-    def __init__(self, folder, port, ports, history=""):
+    def __init__(self, folder, port, ports, history="", gateways=()):
         folder.mkdir()
         self._folder, self._url = folder, f"http://127.0.0.1:{port}"
         (folder / "rules.yml").write_text(yaml.safe_dump(hastened(RULES.read_text(encoding="utf-8"))))
-        targets = [f"127.0.0.1:{each}" for each in ports]
+        jobs = {"reknit": ports, "reknit-serve": gateways}
+        targets = {name: [f"127.0.0.1:{each}" for each in places] for name, places in jobs.items()}
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(folder / "rules.yml")],
-            "scrape_configs": [{"job_name": "reknit", "static_configs": [{"targets": targets}]}],
+            "scrape_configs": [
+                {"job_name": name, "static_configs": [{"targets": places}]} for name, places in targets.items()
+            ],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         if history:
@@ -115,4 +118,5 @@ class Prometheus:
         """All alerts that fired within the last ``seconds``: their names, and the labels that name the place."""
         found = await asyncio.to_thread(self.asked, f'count_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
         kept = ("pipeline", "topic", "partition", "code", "rule", "outcome", "target", "source")
+        kept += ("upstream", "healing", "reason")
         return {(one["alertname"], *(f"{name}={one[name]}" for name in kept if one.get(name))) for one in found}

@@ -230,12 +230,20 @@ async def reader(bootstrap: str, isolation: str = "read_committed") -> AsyncIter
 
 
 async def read_all(
-    bootstrap: str, topic: str, partitions: int, isolation: str = "read_committed"
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    isolation: str = "read_committed",
+    *,
+    begin: Mapping[int, int] | None = None,
 ) -> list[list[Record]]:
+    """Return the records of each partition, from the offsets in ``begin`` on, or all of them."""
     tps = [TopicPartition(topic, number) for number in range(partitions)]
     found: list[list[Record]] = [[] for _ in tps]
     async with reader(bootstrap, isolation) as consumer:
         consumer.assign(tps)
+        for number, offset in (begin or {}).items():
+            consumer.seek(tps[number], offset)
         end = await consumer.end_offsets(tps)
         while not all([await consumer.position(tp) >= end[tp] for tp in tps]):
             for tp, records in (await consumer.getmany(timeout_ms=100)).items():

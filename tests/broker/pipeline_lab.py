@@ -206,9 +206,9 @@ async def drained(bootstrap: str, prefix: str, seconds: float = 60.0, *, source_
         for topic in SOURCES:
             done = await harness.committed(bootstrap, f"{prefix}reknit", read_from + topic)
             # A transaction marker after the last record has an offset, too, which is never committed.
-            records = await harness.read_all(bootstrap, read_from + topic, PARTITIONS)
-            for number, found in enumerate(records):
-                if found and done.get(number, 0) <= found[-1].offset:
+            rest = await harness.read_all(bootstrap, read_from + topic, PARTITIONS, begin=done)
+            for number, found in enumerate(rest):
+                if found:
                     behind[topic, number] = (done.get(number, 0), found[-1].offset)
         if not behind and ends == await _ends(bootstrap, read_from):
             return
@@ -231,9 +231,9 @@ async def processed(bootstrap: str, prefix: str, seconds: float = 3_600.0) -> No
         await asyncio.sleep(0.5)
 
 
-async def _ends(bootstrap: str, prefix: str) -> list[int]:
-    found = [await harness.read_all(bootstrap, prefix + topic, PARTITIONS) for topic in SOURCES]
-    return [len(records) for topic in found for records in topic]
+async def _ends(bootstrap: str, prefix: str) -> Mapping[TopicPartition, int]:
+    async with harness.reader(bootstrap) as reader:
+        return await reader.end_offsets([TopicPartition(prefix + t, n) for t in SOURCES for n in range(PARTITIONS)])
 
 
 class Former(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from yaml import safe_load
 from reknit.pipeline.config import load_config
 from reknit.pipeline.metrics import Metrics
 from reknit.pipeline.objects import ObjectSettings, open_objects
+from reknit.pipeline.serve.metrics import GatewayMetrics
 from reknit.pipeline.stages.base import Record, Result
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.pipeline.viewer import progress
@@ -297,6 +299,7 @@ def fall_ill(worker):
     worker.count(300, "reknit_fixes_lossy_total", "result_synthesised", "anthropic")
     worker.count(300, "reknit_fixes_total", "result_moved", "")
     worker.count(50, "reknit_results_unseen_total", "claude-cli")
+    worker.count(1, "reknit_gateway_mismatch_total", "anthropic")
     metrics.on_restored(AGENT_TURNS, 0, 1_000_000, 45.0)
     metrics.watch_broker(lambda: 60.0)
 
@@ -309,6 +312,62 @@ def be_ill(worker, second):
     metrics.on_position(AGENT_TURNS, 0, 7)  # stuck, with few records
     metrics.on_lag(AGENT_TURNS, 1, 2000 + 100 * second)  # late, though it moves
     metrics.on_working(PROVIDER_EVENTS, {0, 1}, 3)
+
+
+class Served:
+    """The metrics of a gateway, for each second of work."""
+
+    def __init__(self, pipeline):
+        self.metrics = GatewayMetrics(pipeline)
+        self.show()
+
+    def show(self):
+        self._shown = generate_latest(self.metrics.registry)
+
+    def page(self):
+        return self._shown
+
+    def work(self):
+        """Count as a healthy gateway does in a second."""
+        metrics = self.metrics
+        metrics.requests.labels("anthropic", "2xx").inc(10)
+        metrics.repairs.labels("anthropic", "repaired").inc(10)
+        metrics.fixes.labels("result_moved", "anthropic").inc()
+        metrics.repair_seconds.observe(0.001)
+        metrics.streams.labels("anthropic", "whole").inc(10)
+        metrics.healed.labels("anthropic", "thinking_signature", "accepted").inc()
+        metrics.log_incomplete.labels("turns").inc()
+        metrics.log_bytes.inc(1000)
+        metrics.log_records.labels(PROVIDER_EVENTS).inc(10)
+
+    def be_ill(self):
+        """Count as a gateway does in a second in which everything fails."""
+        metrics = self.metrics
+        metrics.requests.labels("anthropic", "5xx").inc(10)
+        metrics.repairs.labels("anthropic", "late").inc(10)
+        for _ in range(10):
+            metrics.repair_seconds.observe(0.2)
+        metrics.streams.labels("anthropic", "cut").inc(10)
+        metrics.healed.labels("anthropic", "thinking_signature", "refused").inc()
+        metrics.log_bytes.inc(1000)
+
+    def fall_ill(self):
+        """Count faults that happen once."""
+        self.metrics.log_incomplete.labels("journal_full").inc()
+        self.metrics.log_lost.labels("disk").inc()
+        self.metrics.resent.labels("anthropic").inc()
+
+
+def gateway_queries():
+    """The queries of the gateways' dashboard, with Grafana's variables filled in."""
+    board = RULES.parents[1] / "grafana" / "dashboards" / "gateway.json"
+    panels = json.loads(board.read_text(encoding="utf-8"))["panels"]
+    places = {"$job": "reknit-serve", "$__rate_interval": "1m", "$__range": "1m"}
+    places |= dict.fromkeys(("$pipeline", "$instance", "$target"), ".*")
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    for place, value in places.items():
+        queries = [query.replace(place, value) for query in queries]
+    return queries
 
 
 def last_week(pipelines):
@@ -331,31 +390,40 @@ def last_week(pipelines):
 @pytest.mark.timeout(300)
 async def test_each_alert_fires_in_its_state_and_none_for_a_healthy_neighbour(tmp_path, free_port):
     well, ill, ended = (Worked(name) for name in ("well.", "ill.", "ended."))
+    well_gateway, ill_gateway = Served("well."), Served("ill.")
     starts = iter(range(10**6))
 
     def restarting():
         """A worker that has another start at each scrape."""
         return b'process_start_time_seconds{pipeline="ill."} %d\n' % next(starts)
 
-    ports = [free_port() for _ in range(4)]
+    ports, gateways = [free_port() for _ in range(4)], [free_port() for _ in range(3)]
+    pages = dict(zip(ports, (well.page, ill.page, restarting), strict=False))
+    # No gateway has the third port.
+    pages |= dict(zip(gateways, (well_gateway.page, ill_gateway.page), strict=False))
     with contextlib.ExitStack() as stack:
-        for port, page in zip(ports, (well.page, ill.page, restarting), strict=False):
+        for port, page in pages.items():
             stack.enter_context(Exporter(port, page))
         prometheus = stack.enter_context(
-            Prometheus(tmp_path / "prometheus", free_port(), ports, last_week(["well.", "ill."]))
+            Prometheus(tmp_path / "prometheus", free_port(), ports, last_week(["well.", "ill."]), gateways)
         )
         with Exporter(ports[3], ended.page):
             await prometheus.until('reknit_build_info{pipeline="ended."}')
             await prometheus.until('count_over_time(reknit_build_info{pipeline="ill."}[30s]) > 2')
         fall_ill(ill)
+        ill_gateway.fall_ill()
         for second in range(40):
             well.work(second)
             ill.work(second)
             be_ill(ill, second)
-            well.show()
-            ill.show()
+            well_gateway.work()
+            ill_gateway.be_ill()
+            for each in (well, ill, well_gateway, ill_gateway):
+                each.show()
             await asyncio.sleep(1)
         fired = await prometheus.fired(60)
+        queries = gateway_queries()
+        empty = [query for query in queries if not await asyncio.to_thread(prometheus.asked, query)]
     own = {alert for alert in fired if "pipeline=ended." in alert or "pipeline=ill." in alert}
     assert {alert for alert in fired if "pipeline=well." in alert} == set()
     turns, events = f"topic={AGENT_TURNS}", f"topic={PROVIDER_EVENTS}"
@@ -378,6 +446,16 @@ async def test_each_alert_fires_in_its_state_and_none_for_a_healthy_neighbour(tm
         ("ReknitFixRateHigh", "pipeline=ill."),
         ("ReknitContentLost", "pipeline=ill.", "code=result_synthesised", "target=anthropic"),
         ("ReknitResultsUnseen", "pipeline=ill.", "source=claude-cli"),
+        ("ReknitGatewayErrors", "pipeline=ill.", "upstream=anthropic"),
+        ("ReknitGatewayStreamsCut", "pipeline=ill.", "target=anthropic"),
+        ("ReknitGatewayUnrepaired", "pipeline=ill.", "outcome=late", "target=anthropic"),
+        ("ReknitGatewayRepairSlow", "pipeline=ill."),
+        ("ReknitGatewayHealingsRefused", "pipeline=ill.", "target=anthropic", "healing=thinking_signature"),
+        ("ReknitGatewayJournalGrowing", "pipeline=ill."),
+        ("ReknitGatewayLogIncomplete", "pipeline=ill.", "reason=journal_full"),
+        ("ReknitGatewayRecordsLost", "pipeline=ill.", "reason=disk"),
+        ("ReknitGatewayMismatch", "pipeline=ill.", "target=anthropic"),
     }
-    rules = safe_load(RULES.read_text(encoding="utf-8"))["groups"][0]["rules"]
-    assert {name for name, *_ in fired} == {rule["alert"] for rule in rules}
+    groups = safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    assert {name for name, *_ in fired} == {rule["alert"] for group in groups for rule in group["rules"]}
+    assert (len(queries) > 20, empty) == (True, [])

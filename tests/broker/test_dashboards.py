@@ -25,7 +25,8 @@ from reknit.topics.cluster import wanted
 pytestmark = pytest.mark.broker
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-BOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+# The demo has no gateway; `test_alerts` asks the queries of its board.
+BOARDS = sorted(set((DEPLOY / "grafana" / "dashboards").glob("*.json")) - {DEPLOY / "grafana/dashboards/gateway.json"})
 QUERIES = [
     (board.stem, panel["title"], target["expr"])
     for board in BOARDS

@@ -69,6 +69,7 @@ async def test_a_worker_goes_by_what_the_topics_have_and_names_offsets_that_were
         assert await second.stop() == 0
     finally:
         fleet.end()
+    assert f": delivery exactly-once, group {group} at {broker.bootstrap}" in first.tail()
     assert "moved by hand" not in first.tail()
     assert f"{source} partition 1: the group's offset was moved by hand to 0, which changes nothing" in second.tail()
     assert second.tail().count("moved by hand") == 1

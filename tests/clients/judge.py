@@ -18,7 +18,7 @@ from reknit.pipeline.targets.limits import limits_of
 from reknit.pipeline.validation import validate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "record"))
-from scripted_api import gemini_events, responses_events
+from scripted_api import gemini_events, responses_events, text_pieces
 
 # Signatures in the providers' own forms, so that the repair takes them for theirs.
 SIGNATURES: Final = {
@@ -46,11 +46,21 @@ class Asked(NamedTuple):
     refusal: str
 
 
+def half_call(call: dict[str, Any], kind: str, target: str) -> Step:
+    """Return a step whose stream breaks inside the arguments of a call.
+
+    Gemini sends a call in one event, so its arguments can only be cut inside an event.
+    """
+    return {"blocks": [call], "cut": kind, "inside": kind == "reset" or target == "gemini"}
+
+
 class Judge:
     """Answers by a script, step by step, what it does not refuse.
 
-    A step has ``blocks`` of content. With ``revokes``, no signature is valid after it. With ``cut``, its stream breaks
-    in the middle: the connection is aborted (``reset``), or the body ends as if it were whole (``end``).
+    A step has ``blocks`` of content. With ``revokes``, no signature is valid after it. With ``refuses``, a parameter
+    and a sentence, requests with that parameter are refused after it. With ``cut``, its stream breaks in the middle:
+    the connection is aborted (``reset``), or the body ends as if it were whole (``end``). With ``inside``, the stream
+    breaks in the middle of an event.
 
     Attributes:
         asked: the requests of the conversation in order. Programs' other requests (titles, quotas) have no tools.
@@ -61,6 +71,7 @@ class Judge:
         self.asked: list[Asked] = []
         self.issued = set(SIGNATURES.values())
         self._steps: list[Step] = []
+        self._refused: tuple[str, str] | None = None
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"judge": self})
         self._server = _Server(("127.0.0.1", port), handler)
@@ -73,12 +84,14 @@ class Judge:
     def begin(self, *steps: Step) -> None:
         """Take a new script, and forget the requests so far."""
         with self._lock:
-            self.asked, self._steps = [], list(steps)
+            self.asked, self._steps, self._refused = [], list(steps), None
 
     def decide(self, target: str, model: str | None, data: bytes) -> tuple[str, Step]:
         """Return the refusal of a request, or "" and the step that answers it."""
         body = json.loads(data)
         refusal = refusal_of(target, model, data, body, self.issued)
+        if not refusal and self._refused and self._refused[0] in body:
+            refusal = self._refused[1]
         if not body.get("tools"):
             return refusal, {"blocks": _TEXT_ONLY}
         with self._lock:
@@ -88,6 +101,7 @@ class Judge:
             step = self._steps.pop(0)
             if step.get("revokes"):
                 self.issued = set()
+            self._refused = step.get("refuses", self._refused)
             return "", step
 
 
@@ -100,6 +114,8 @@ def refusal_of(target: str, model: str | None, data: bytes, body: Any, issued: C
         is_count = violation.rule in _COUNTS
         if _has_open_call(body) if is_count else violation.severity == "hard":
             return violation.message
+    if target not in _SIGNED:
+        return ""
     member, sentence = _SIGNED[target]
     foreign = next((found for found in _values(body, member) if found not in issued), None)
     return "" if foreign is None else sentence.format(_named(target, body, foreign))
@@ -162,7 +178,8 @@ def anthropic_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
 def _anthropic_block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if block["type"] == "call":
         begun = {"type": "tool_use", "id": block["id"], "name": block["name"], "input": {}}
-        return begun, [{"type": "input_json_delta", "partial_json": json.dumps(block["args"])}]
+        pieces = text_pieces(json.dumps(block["args"]))
+        return begun, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
     if block["type"] == "reasoning":
         said = {"type": "thinking_delta", "thinking": block["text"]}
         signed = {"type": "signature_delta", "signature": block["signature"]}
@@ -170,8 +187,32 @@ def _anthropic_block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[s
     return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
 
 
+def chat_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of Chat Completions."""
+    head = {"id": f"chatcmpl-{turn}", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4.1"}
+
+    def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        return head | {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+
+    yield chunk({"role": "assistant", "content": ""})
+    calls = 0
+    for block in step["blocks"]:
+        if block["type"] != "call":
+            yield from (chunk({"content": piece}) for piece in text_pieces(block["text"]))
+            continue
+        named = {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": ""}}
+        yield chunk({"tool_calls": [{"index": calls, **named}]})
+        for piece in text_pieces(json.dumps(block["args"])):
+            yield chunk({"tool_calls": [{"index": calls, "function": {"arguments": piece}}]})
+        calls += 1
+    yield chunk({}, "tool_calls" if calls else "stop")
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    yield head | {"choices": [], "usage": usage}
+
+
 _EVENTS: Final = {
     "anthropic": anthropic_events,
+    "openai-chat": chat_events,
     "openai-responses": responses_events,
     "gemini": gemini_events,
 }
@@ -196,6 +237,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/v1/messages":
             self._answer("anthropic", json.loads(data).get("model"), data)
+        elif path == "/v1/chat/completions":
+            self._answer("openai-chat", json.loads(data).get("model"), data)
         elif path == "/v1/responses":
             self._answer("openai-responses", json.loads(data).get("model"), data)
         elif "enerateContent" in path:
@@ -240,15 +283,17 @@ class _Handler(BaseHTTPRequestHandler):
             (f"event: {event['type']}\n" if "type" in event else "") + f"data: {json.dumps(event)}\n\n"
             for event in events
         )
-        written = "".join(frames).encode()
+        written = "".join(frames).encode() + (b"data: [DONE]\n\n" if target == "openai-chat" else b"")
         if "cut" in step:
-            self._cut(written, step["cut"])
+            middle = len(written) // 2
+            end = middle if step.get("inside") else written.index(b"\n\n", middle) + 2
+            self._cut(written, end, step["cut"])
         else:
             self._send(200, "text/event-stream", written)
 
-    def _cut(self, data: bytes, kind: str) -> None:
-        """Send the first half of a stream's events."""
-        half = data[: data.index(b"\n\n", len(data) // 2) + 2]
+    def _cut(self, data: bytes, end: int, kind: str) -> None:
+        """Send a stream up to a place in it."""
+        half = data[:end]
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("content-length", str(len(half if kind == "end" else data)))

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 
-import msgspec
 import pytest
+from gateway_log import GatewayLog
 from harmless import PROVIDERS, is_conversation
-from multidict import CIMultiDict
 from recorded import HOSTS, accepted, needs_corpus
 
-from reknit.pipeline.policy import Policy
-from reknit.pipeline.serve.conversations import conversation_key
-from reknit.pipeline.serve.endpoints import Endpoint
-from reknit.pipeline.serve.metrics import GatewayMetrics
-from reknit.pipeline.serve.repair import repaired
-from reknit.pipeline.serve.sent_requests import SentRequest, SessionLogs
 from reknit.pipeline.stages.base import Record
-from reknit.pipeline.stages.defaults import chains_in
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import PROVIDER_REQUESTS
 
@@ -27,32 +18,20 @@ pytestmark = needs_corpus
 
 def mismatches(rows, provider):
     """Recordings of one program in their order: whether a worker published each one and counted a mismatch."""
-    logs, stages = SessionLogs(GatewayMetrics(), b""), defaultdict(TurnsStage)
+    gateway, stages = GatewayLog(provider), defaultdict(TurnsStage)
     offset = 0
     for row in rows:
         body, model = row["request"], row["model"] or ""
-        endpoint = Endpoint(provider, "" if "model" in body or "modelId" in body else model)
-        data = json.dumps(body).encode()
-        members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        session = conversation_key(b"", CIMultiDict(), members, upstream="", target=provider).hex()
-        done = repaired(data, endpoint, Policy(), {})
-        sent = SentRequest(
-            session=session,
-            endpoint=endpoint,
-            request_id=row["id"],
-            members=members,
-            sent=done.body or data,
-            written=done.written,
-            policy=Policy(),
-        )
+        done = gateway.send(body, model="" if "model" in body or "modelId" in body else model)
         made = [
-            Record(partition=0, offset=offset + at, key=session.encode(), value=each.value)
-            for at, each in enumerate(logs.records(sent))
+            Record(partition=0, offset=offset + at, key=each.session.encode(), value=each.value)
+            for at, each in enumerate(gateway.records[-1])
         ]
         offset += len(made)
-        found = stages[session].process(made)
+        found = stages[made[0].key if made else b""].process(made)
         requests = [each for each in found.outputs if each.topic == PROVIDER_REQUESTS]
-        if done.written is not None and not chains_in(members):
+        if done.written is not None:
+            assert b"content_sha256" in made[-1].value
             yield row["id"], len(requests) == 1, found.tally.get(("reknit_gateway_mismatch_total", provider), 0)
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from build import call, result, said, text, user
+from build import text
 from gateway import Provider, gateway_to
+from gateway_conversations import SIGNED, body_of, conversations
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from input_brokers import InputBrokers, Worker
 from strategies import SCALE
 
 from reknit.pipeline.serve.upstreams import Upstream
@@ -25,124 +27,6 @@ PATHS = {
     "openai-chat": "/v1/chat/completions",
     "openai-responses": "/v1/responses",
 }
-
-
-class Turns:
-    """A client that sends its history with each request, as drawn: late results, lost answers, texts over calls."""
-
-    def __init__(self, draw):
-        self.draw = draw
-        self.history = []
-        self.called = []
-        self.number = 0
-
-    def ask(self):
-        """Add what the user sends next."""
-        blocks = []
-        if self.called and self.draw(st.integers(0, 3)):
-            names = self.draw(st.lists(st.sampled_from(self.called[-5:]), min_size=1, max_size=3, unique=True))
-            blocks += [result(name, self.draw(st.sampled_from(["pending", "done"]))) for name in names]
-        if not blocks or self.draw(st.booleans()):
-            self.number += 1
-            blocks.append(text(f"words {self.number}"))
-        self.history.append(user(*blocks))
-
-    def answer(self):
-        """Add the answer, unless the client lost it."""
-        if not self.draw(st.integers(0, 4)):
-            return
-        self.number += 1
-        new = [f"call_{self.number}_{at}" for at in range(self.draw(st.integers(0, 3)))]
-        self.called += new
-        thought = {
-            "type": "thinking",
-            "thinking": "Hm.",
-            "signature": f"{self.draw(st.sampled_from(SIGNED))}{self.number}",
-        }
-        blocks = [thought] if self.draw(st.booleans()) else []
-        self.history.append(said(*blocks, f"answer {self.number}", *(call(name, "ls") for name in new)))
-
-    def lengths(self):
-        """Return the numbers of messages that are sent; the history is complete then."""
-        sent = []
-        for _ in range(self.draw(st.integers(3, 9))):
-            self.ask()
-            if self.draw(st.integers(0, 6)):
-                sent.append(len(self.history))
-            self.answer()
-            if not self.draw(st.integers(0, 7)):
-                sent.append(len(self.history))
-        return sent
-
-
-SIGNED = ("EpwBGOODsig", "EpwBREFUSEDsig")
-TOOL = {"name": "ls", "input_schema": {"type": "object"}}
-
-
-@st.composite
-def conversations(draw):
-    turns = Turns(draw)
-    return turns.lengths(), turns.history
-
-
-def chat_messages(messages):
-    """The messages in the shape of Chat Completions."""
-    written = []
-    for message in messages:
-        texts = [block["text"] for block in message["content"] if block["type"] == "text"]
-        written += [
-            {"role": "tool", "tool_call_id": block["tool_use_id"], "content": block["content"]}
-            for block in message["content"]
-            if block["type"] == "tool_result"
-        ]
-        calls = [
-            {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": "{}"}}
-            for block in message["content"]
-            if block["type"] == "tool_use"
-        ]
-        if texts or calls:
-            more = {"tool_calls": calls} if calls else {}
-            written.append({"role": message["role"], "content": "\n".join(texts), **more})
-    return written
-
-
-def response_items(messages):
-    """The messages as items of Responses."""
-    items = []
-    for message in chat_messages(messages):
-        if message["role"] == "tool":
-            output = {"call_id": message["tool_call_id"], "output": message["content"]}
-            items.append({"type": "function_call_output", **output})
-            continue
-        if message["content"]:
-            items.append({"role": message["role"], "content": message["content"]})
-        for each in message.get("tool_calls", ()):
-            made = {"call_id": each["id"], "name": "ls", "arguments": "{}"}
-            items.append({"type": "function_call", **made})
-    return items
-
-
-def body_of(target, messages):
-    """A client's request."""
-    match target:
-        case "anthropic":
-            more = {"messages": marked(messages), "max_tokens": 64, "tools": [TOOL]}
-            return {"model": "claude-sonnet-4-5", **more}
-        case "openai-chat":
-            tool = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
-            return {"model": "gpt-5", "messages": chat_messages(messages), "tools": [tool]}
-        case _:
-            tool = {"type": "function", "name": "ls", "parameters": {"type": "object"}}
-            return {"model": "gpt-5", "input": response_items(messages), "tools": [tool]}
-
-
-def marked(messages):
-    """The messages with a cache breakpoint at the end, as clients move it."""
-    *before, last = messages
-    *blocks, block = last["content"]
-    if block["type"] == "thinking":
-        return messages
-    return [*before, {**last, "content": [*blocks, {**block, "cache_control": {"type": "ephemeral"}}]}]
 
 
 def unmarked(value):
@@ -172,22 +56,27 @@ async def refuse_bad_signatures(request):
 
 
 async def run(target, lengths, history, restarts, directory):
-    """Send a conversation; return for each request its status, its healings, and the body that was sent last."""
-    provider, outcomes = Provider(refuse_bad_signatures), []
+    """Send a conversation; return for each request its status, its healings, and the body that was sent last.
+
+    The worker that reads the records is returned as well.
+    """
+    provider, outcomes, brokers = Provider(refuse_bad_signatures), [], InputBrokers()
     async with provider.running() as to, aiohttp.ClientSession() as client:
         stack, url = AsyncExitStack(), ""
         for number, length in enumerate(lengths):
             if not url or number in restarts:
                 await stack.aclose()
                 upstreams = [Upstream(name="provider", to=to)]
-                gateway = gateway_to("", upstreams=upstreams, state_dir=directory, metrics_port=None)
+                options = {"state_dir": directory, "publish": "all", "connect": brokers.connect}
+                gateway = gateway_to("", upstreams=upstreams, metrics_port=None, **options)
                 url, _ = await stack.enter_async_context(gateway)
             data = json.dumps(body_of(target, history[:length]))
             async with client.post(url + PATHS[target], data=data, headers={"x-api-key": "k"}) as response:
                 await response.read()
             outcomes.append((response.status, response.headers.get("x-reknit-healed", ""), provider.received[-1].body))
+        await brokers.ends(len(lengths))
         await stack.aclose()
-    return outcomes, [each.body for each in provider.received]
+    return outcomes, [each.body for each in provider.received], Worker(brokers)
 
 
 def begins_with(later, earlier):
@@ -220,10 +109,13 @@ def test_a_restart_changes_no_byte_and_each_body_begins_with_the_one_before(targ
     lengths, history = conversation
     restarts = data.draw(st.sets(st.integers(0, len(lengths))))
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-        outcomes, received = asyncio.run(run(target, lengths, history, set(), Path(one)))
-        again, received_again = asyncio.run(run(target, lengths, history, restarts, Path(two)))
+        outcomes, received, worker = asyncio.run(run(target, lengths, history, set(), Path(one)))
+        again, received_again, another = asyncio.run(run(target, lengths, history, restarts, Path(two)))
     assert again == outcomes
     assert received_again == received
+    assert (worker.mismatches, another.mismatches, worker.letters, another.letters) == (0, 0, [], [])
+    assert [value for _, value in another.requests] == [value for _, value in worker.requests]
+    assert len(worker.requests) == len(lengths)
     for number, ((status, _, body), length) in enumerate(zip(outcomes, lengths, strict=True)):
         is_answered = length < len(history) and history[length]["role"] == "assistant"
         if status != web.HTTPOk.status_code or not is_answered:

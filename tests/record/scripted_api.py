@@ -27,7 +27,7 @@ Answer = Callable[[Step, int], Iterator[dict[str, Any]]]
 
 
 def responses_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
-    head = {"id": f"resp_{turn}", "object": "response", "model": "gpt-5.1-codex"}
+    head = {"id": f"resp_{turn}", "object": "response", "created_at": 1, "model": "gpt-5.1-codex"}
     yield {"type": "response.created", "response": head | {"status": "in_progress", "output": []}}
     output = []
     for at, block in enumerate(step.get("blocks", ())):
@@ -56,7 +56,9 @@ def _item(block: dict[str, Any], number: str) -> tuple[dict[str, Any], dict[str,
             if "namespace" in block:
                 call["namespace"] = block["namespace"]
             arguments = json.dumps(block["args"])
-            deltas = [{"type": "response.function_call_arguments.delta", "delta": part} for part in _parts(arguments)]
+            deltas = [
+                {"type": "response.function_call_arguments.delta", "delta": part} for part in text_pieces(arguments)
+            ]
             return call | {"arguments": ""}, call | {"arguments": arguments, "status": "completed"}, deltas
         case "reasoning":
             item = {"id": f"rs_{number}", "type": "reasoning"}
@@ -67,7 +69,7 @@ def _item(block: dict[str, Any], number: str) -> tuple[dict[str, Any], dict[str,
             return (
                 item | {"summary": []},
                 item | {"summary": summary},
-                [kind | {"delta": p} for p in _parts(block["text"])],
+                [kind | {"delta": p} for p in text_pieces(block["text"])],
             )
         case "search":
             item = {"id": f"ws_{number}", "type": "web_search_call", "status": "completed"}
@@ -76,7 +78,7 @@ def _item(block: dict[str, Any], number: str) -> tuple[dict[str, Any], dict[str,
             item = {"id": f"msg_{number}", "type": "message", "role": "assistant"}
             content = [{"type": "output_text", "text": block["text"], "annotations": []}]
             kind = {"type": "response.output_text.delta", "content_index": 0}
-            deltas = [kind | {"delta": part} for part in _parts(block["text"])]
+            deltas = [kind | {"delta": part} for part in text_pieces(block["text"])]
             return item | {"content": []}, item | {"content": content, "status": "completed"}, deltas
 
 
@@ -84,7 +86,7 @@ def gemini_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
     counts = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
     head = {"responseId": f"resp_{turn}", "modelVersion": "gemini-2.5-flash"}
     for block in step.get("blocks", ()):
-        parts: list[dict[str, Any]] = [{"text": part} for part in _parts(block.get("text", ""))]
+        parts: list[dict[str, Any]] = [{"text": part} for part in text_pieces(block.get("text", ""))]
         if block["type"] == "reasoning":
             parts = [part | {"thought": True} for part in parts]
         if block["type"] == "call":
@@ -101,7 +103,7 @@ def gemini_events(step: Step, turn: int) -> Iterator[dict[str, Any]]:
     yield head | {"candidates": [reason], "usageMetadata": counts}
 
 
-def _parts(text: str) -> list[str]:
+def text_pieces(text: str) -> list[str]:
     return [text[at : at + 8] for at in range(0, len(text), 8)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +15,7 @@ from aiokafka.consumer import consumer
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.producer import sender
 from aiokafka.protocol.admin import ApiVersionRequest
+from certificates import make_certificate
 
 from reknit.pipeline.engine import client_patch, connections
 
@@ -38,6 +41,47 @@ def test_a_connection_ends_when_the_peer_acknowledges_nothing():
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert in_a_loop(options) == (1, 1000 * connections._DEAD_SECONDS)
+
+
+@pytest.fixture
+def kafka_over_tls(tmp_path):
+    """The address of a server which, like Kafka, never answers the end of a TLS connection; and a client's context."""
+    make_certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    ended = threading.Event()
+
+    def accept(server):
+        accepted, _ = server.accept()
+        with context.wrap_socket(accepted, server_side=True):
+            ended.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(accept, server)
+        yield server.getsockname(), ssl.create_default_context(cafile=tmp_path / "cert.pem")
+        ended.set()
+        accepting.result()
+
+
+def test_the_end_of_a_tls_connection_does_not_wait_for_the_peer(kafka_over_tls):
+    address, context = kafka_over_tls
+
+    class Client(asyncio.Protocol):
+        def connection_lost(self, _error):
+            lost.set()
+
+    async def connect_and_close(loop):
+        transport, _ = await loop.create_connection(Client, *address, ssl=context)
+        transport.close()
+        try:
+            async with asyncio.timeout(20):  # uvloop alone waits 30 s for the peer
+                await lost.wait()
+        finally:
+            transport.abort()  # an open connection would keep the loop from closing
+            await lost.wait()
+
+    lost = asyncio.Event()
+    in_a_loop(connect_and_close)
 
 
 def test_a_connection_that_is_not_accepted_is_given_up(monkeypatch):

@@ -6,13 +6,19 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from aiokafka.errors import InvalidProducerEpoch, KafkaConnectionError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    InvalidProducerEpoch,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+)
 from msgspec import structs
 
 from reknit.pipeline.engine import epochs, seams
 from reknit.pipeline.engine.commit import Batch
 from reknit.pipeline.engine.limits import RefusedSizeError
-from reknit.pipeline.engine.runtime import NoMetrics, PartitionLostError, Runtime, Tuning
+from reknit.pipeline.engine.runtime import NoMetrics, NotAuthorizedError, PartitionLostError, Runtime, Tuning
 from reknit.pipeline.engine.writer import writer_for
 from reknit.pipeline.settings import Config
 from reknit.pipeline.stages.base import POSITION, Output, position_value
@@ -26,6 +32,7 @@ class Kafka:
         self.now = 100.0
         self.commit_seconds = 0.01
         self.commit_error = None
+        self.first_error = asyncio.get_running_loop().create_future()  # of a transaction
         self.start_seconds = 0.0
         self.refused = None  # the topic that rejects records for their size
         self.committed = []
@@ -60,7 +67,7 @@ class Rows(list):
 class Producer:
     def __init__(self, kafka, options):
         self.kafka, self.options, self.rows = kafka, options, []
-        self._txn_manager = SimpleNamespace(_transaction_waiter=None)
+        self._txn_manager = SimpleNamespace(_transaction_waiter=kafka.first_error)
 
     async def start(self):
         await asyncio.sleep(self.kafka.start_seconds)
@@ -106,7 +113,7 @@ class Counting(NoMetrics):
 
 
 @pytest.fixture
-def kafka(monkeypatch):
+async def kafka(monkeypatch):
     made = Kafka()
     monkeypatch.setattr(seams, "AIOKafkaProducer", lambda **options: Producer(made, options))
     monkeypatch.setattr(seams, "time", made)
@@ -187,6 +194,16 @@ async def test_starting_an_epoch_is_given_up_before_another_owner_is_possible(ka
     with pytest.raises(PartitionLostError) as lost:
         await made.write(batch(9))
     assert (lost.value.code, kafka.epoch, kafka.committed) == ("stuck", 1, [(1, rows(5))])
+
+
+async def test_a_refused_topic_is_named_although_a_later_error_hides_it(kafka, writer):
+    made, _ = writer
+    kafka.first_error.set_exception(TopicAuthorizationFailedError("p.out.v1"))
+    kafka.commit_error = KafkaError("the transaction failed")
+    with pytest.raises(NotAuthorizedError) as error:
+        await made.write(batch(5))
+    assert (error.value.code, "p.out.v1" in error.value.message) == ("not_authorized", True)
+    assert kafka.committed == []
 
 
 async def test_an_epoch_is_not_reused_after_a_commit_of_unknown_outcome(kafka, writer):

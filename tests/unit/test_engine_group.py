@@ -662,6 +662,16 @@ async def test_commits_are_skipped_after_the_thread_has_ended(member, thread):
     assert await member.commit_positions({PLACE: 5}) is False
 
 
+async def test_a_stop_continues_after_the_client_cancelled_its_own_tasks(member, brokers, monkeypatch, caplog):
+    async def leave():
+        raise asyncio.CancelledError
+
+    caplog.set_level("INFO", "reknit.engine")
+    monkeypatch.setattr(brokers.client, "stop", leave)
+    await member.stop()
+    assert "the worker did not leave the group, its session will expire: CancelledError" in caplog.messages
+
+
 async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(member, brokers, monkeypatch, caplog):
     async def leave():
         await asyncio.Event().wait()

@@ -18,6 +18,7 @@ def test_a_rejection_is_logged_with_session_rule_and_message_and_others_with_the
         log_letters(
             [
                 letter(b"docs-1", code="rejected", rule="ANT-05", message="model: Field required"),
+                letter(b"docs-2", code="rejected", rule="ANT-05"),
                 letter(b"\xff\n", code="not_json", message="secret words"),
                 letter(None, code="no_key"),
                 Output(PROVIDER_REQUESTS, b"docs-1", b"{}", ()),
@@ -26,6 +27,7 @@ def test_a_rejection_is_logged_with_session_rule_and_message_and_others_with_the
     place = "agent.turns.v1 partition 3 offset 17 became a dead letter:"
     assert [record.getMessage() for record in caplog.records] == [
         f"session 'docs-1': {place} rejected ANT-05: model: Field required",
+        f"session 'docs-2': {place} rejected ANT-05: ",
         f"{place} not_json",
         f"{place} no_key",
     ]

@@ -93,6 +93,8 @@ class Broker:
         self.positions = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.fence = asyncio.Event()  # set unless the former owner cannot be fenced
+        self.fence.set()
         self.error = None
         self.once = None
         self.ours = []  # the group's answers to the ownership check, True once the list is empty
@@ -105,6 +107,7 @@ class Broker:
 
     async def open(self):
         self.opened += 1
+        await self.fence.wait()
 
     async def write(self, batch):
         self.writing += 1
@@ -578,6 +581,19 @@ async def test_after_a_write_of_unknown_outcome_it_is_reopened(make, error, comm
     await until(lambda: actor.next == 4)
     assert broker.values == [b"0:1", b"1:2", b"2:3", b"3:4"], "once each, from the state that was committed"
     assert runtime.failure is None
+
+
+async def test_an_opening_that_takes_too_long_is_repeated(make, caplog):
+    broker, actor, runtime = await make(start_seconds=0.05)
+    broker.fence.clear()
+    broker.fail_once(KafkaConnectionError("gone"), committed=False)
+    actor.offer(span(0, fetched(0)))
+    await until(lambda: broker.opened == 3)
+    broker.fence.set()
+    await until(lambda: actor.phase is Phase.WORKING)
+    await finish(actor, 0)
+    assert (broker.values, runtime.failure) == ([b"0:1"], None)
+    assert "taking the partition over took more than 0 s (PartitionLostError[stuck])" in caplog.text
 
 
 async def test_pauses_before_new_openings_grow_until_a_commit_succeeds(make):

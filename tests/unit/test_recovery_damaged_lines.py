@@ -113,6 +113,12 @@ def test_a_lone_surrogate_in_a_delta_is_repaired_by_the_complete_message():
     assert texts(recovered(*cut, answer("\U0001f600"))) == ["\U0001f600"]
 
 
+def test_a_character_whose_halves_are_in_two_deltas_is_whole_between_other_text():
+    deltas = [block_delta(0, type="text_delta", text=part) for part in ("a \ud83d", "\ude00 b")]
+    assert texts(recovered(start("m1"), *deltas)) == ["a \U0001f600 b"]
+    assert texts(recovered(start("m1"), deltas[0])) == ["a \ufffd"]
+
+
 def test_a_long_line_that_is_not_json_is_cut_and_its_size_reported():
     line = b"x" * (10 * 1024 * 1024)
     (item,) = recovered(line)

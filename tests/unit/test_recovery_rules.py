@@ -110,6 +110,11 @@ THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
             [start("m1"), text("Hm.", kind="thinking"), whole("m1", THOUGHT), end(), whole("m1", said("Done."))],
             [("thinking", "Hm."), ("text", "Done.")], id="the block that did not stream is promoted"),
         pytest.param(
+            [start("m1"), text("First."), whole("m1", said("First.")), text("Third.", 2),
+             whole("m1", said("Second.")), whole("m1", said("Third."))],
+            [("text", "First."), ("text", "Third."), ("text", "Second.")],
+            id="a whole text that did not stream does not replace a text that streamed in a later place"),
+        pytest.param(
             [start("m1"), text("Hlo"), text("World", 1), whole("m1", said("Hello")), whole("m1", said("World"))],
             [("text", "Hello"), ("text", "World")],
             id="a delta lost in the middle is mended by the block at its place"),

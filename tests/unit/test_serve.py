@@ -17,8 +17,9 @@ from yarl import URL
 from reknit.pipeline import normalize
 from reknit.pipeline.cli import main
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.serve import repair
+from reknit.pipeline.serve import repair, server
 from reknit.pipeline.serve.upstreams import Upstream
+from reknit.pipeline.web import runner_of
 
 VALID = body(user("hi"))
 # The call has no result.
@@ -342,6 +343,34 @@ async def test_no_log_status_or_error_has_a_key_or_content(caplog):
     assert b"reknit_serve_repairs_total" in metrics
 
 
+async def test_metrics_have_the_prefix_of_the_topics_and_are_at_the_address_of_the_settings():
+    async with (
+        gateway_to("http://127.0.0.1:9", prefix="p.", metrics_host="127.0.0.2") as (_, status_url),
+        aiohttp.ClientSession() as client,
+        client.get(f"{status_url}/metrics") as response,
+    ):
+        lines = (await response.text()).splitlines()
+    assert URL(status_url).host == "127.0.0.2"
+    samples = [line for line in lines if not line.startswith("#")]
+    assert [line for line in samples if 'pipeline="p."' not in line] == []
+    names = {line.partition("{")[0] for line in samples}
+    assert names >= {"reknit_serve_in_flight", "process_resident_memory_bytes"}
+
+
+def test_the_command_takes_the_prefix_and_the_address_of_metrics_from_the_settings(tmp_path, monkeypatch):
+    begun = []
+
+    async def serve(_upstreams, listening, *_arguments, **_options):
+        begun.append(listening)
+
+    monkeypatch.setattr(server, "serve", serve)
+    settings = tmp_path / "r.toml"
+    settings.write_text(f'prefix = "p."\nmetrics_host = "127.0.0.2"\nstate_dir = "{tmp_path}"\n')
+    done = CliRunner().invoke(main, ["serve", "--config", str(settings), "--metrics-port", "9999"])
+    assert (done.exit_code, done.output) == (0, "")
+    assert [(each.prefix, each.metrics_host, each.metrics_port) for each in begun] == [("p.", "127.0.0.2", 9999)]
+
+
 # Answers and streams.
 
 
@@ -367,6 +396,50 @@ async def test_a_cut_stream_ends_with_the_providers_error_and_no_clean_end(break
     event = received[len(before) :].removeprefix(b"\n\n" if cut_inside else b"")
     assert event.startswith(b"event: error\ndata: ")
     assert json.loads(event.partition(b"data: ")[2])["error"]["type"] == "overloaded_error"
+
+
+@pytest.mark.parametrize("more", [0, 10, 5000])
+async def test_a_cut_stream_with_a_length_ends_with_the_providers_error(more):
+    pieces = anthropic(end=False)
+    async with gateway(streamed(pieces, more=more, breaks=more > 0)) as (_, url, client):
+        received, error = await until_broken(client, url)
+    assert isinstance(error, aiohttp.ClientPayloadError)
+    before = b"".join(pieces)
+    assert received.startswith(before + b"event: error\ndata: ")
+    assert received.endswith(b"\n\n")
+
+
+async def test_a_whole_stream_with_a_length_passes_unchanged():
+    async with gateway(streamed(anthropic(), more=0)) as (_, url, client):
+        status, text, _ = await posted(client, url, body(user("hi"), stream=True))
+    assert (status, text) == (200, b"".join(anthropic()))
+
+
+async def test_an_answer_that_falls_silent_is_broken_off():
+    pieces = anthropic(end=False)
+    async with gateway(streamed(pieces, silence=60.0), silence_seconds=0.3) as (_, url, client):
+        received, error = await until_broken(client, url)
+    assert isinstance(error, aiohttp.ClientPayloadError)
+    assert received.startswith(b"".join(pieces))
+    assert b"event: error" in received
+
+
+async def test_an_answer_may_take_longer_than_the_longest_silence():
+    pieces = anthropic()
+    waiting = streamed(pieces, pause=3.0 / len(pieces))
+    async with gateway(waiting, silence_seconds=2.0) as (_, url, client):
+        for _ in range(2):  # the second one over the same connection
+            status, text, _ = await posted(client, url, VALID)
+            assert (status, text) == (200, b"".join(pieces))
+
+
+async def test_no_answer_in_time_is_an_error():
+    async def answer(_request):
+        await asyncio.sleep(60.0)
+
+    async with gateway(answer, silence_seconds=0.3) as (_, url, client):
+        status, _, _ = await posted(client, url, VALID)
+    assert status == web.HTTPGatewayTimeout.status_code
 
 
 async def test_an_error_event_of_the_provider_is_the_end_of_its_stream():
@@ -425,6 +498,29 @@ async def test_a_client_that_leaves_ends_the_request_to_the_provider():
             await response.content.readany()
             response.close()
         assert await asyncio.wait_for(left, 30)
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(aiohttp.ClientConnectionResetError("secret"), "INFO"), (ValueError("secret"), "ERROR")]
+)
+async def test_a_client_that_leaves_is_no_error_in_the_log(error, level, caplog):
+    caplog.set_level("INFO")
+
+    async def handle(_):
+        raise error
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    runner = runner_of(app, stop_seconds=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession() as client:
+            await client.get(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+    finally:
+        await runner.cleanup()
+    logged = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "reknit.http"]
+    assert logged == [(level, f"a request was not answered: {type(error).__name__}")]
 
 
 async def test_a_request_over_a_dead_kept_connection_is_sent_again_once():

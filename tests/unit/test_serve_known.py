@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from moving_marks import MARKS, marked
 
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError
@@ -58,6 +59,65 @@ def test_only_the_first_request_of_a_conversation_is_read_as_a_whole(whole_reads
     for end in (1, 3, 4, 6):
         asked(known, body(HISTORY[:end]))
     assert whole_reads == [body(HISTORY[:1])]
+
+
+def with_last_marked(messages):
+    return [*messages[:-2], *(marked(message, MARKS[0]) for message in messages[-2:])]
+
+
+def test_a_conversation_whose_breakpoints_move_is_read_as_a_whole_twice(whole_reads):
+    known = KnownConversations()
+    history = [*HISTORY, {"role": "assistant", "content": "Done."}, *HISTORY[2:5]]
+    asked(known, body(with_last_marked(history[:4])))
+    # The messages that may change again are added to those before them.
+    asked(known, body(with_last_marked(history[:6])))
+    assert [json.loads(each)["messages"] for each in whole_reads] == [with_last_marked(history[:4]), history[:4]]
+    for end in (7, 8, 10):
+        asked(known, body(with_last_marked(history[:end])))
+    assert len(whole_reads) == 2
+
+
+def test_a_last_message_that_differs_is_read_again_alone(whole_reads):
+    known = KnownConversations()
+    for text in ("one", "two", "three"):
+        asked(known, body([*HISTORY[:4], *with_last_marked([*HISTORY[4:], {"role": "user", "content": text}])]))
+    assert len(whole_reads) == 2
+
+
+def test_a_breakpoint_that_moves_from_further_back_is_read_as_a_whole(whole_reads):
+    known = KnownConversations()
+    history = HISTORY + [{"role": "user", "content": f"{at}"} for at in range(9)]
+    for marks in ({1}, {1}, {2}, {3}):
+        asked(known, body([marked(each, MARKS[0]) if at in marks else each for at, each in enumerate(history)]))
+    assert len(whole_reads) == 3
+
+
+@pytest.mark.parametrize("lifetimes", [("1h", "5m", "5m", "1h", "5m"), ("5m", "1h", "1h", "1h", "1h")])
+def test_the_limits_of_breakpoints_are_kept_where_they_move(lifetimes):
+    known = KnownConversations()
+    history = HISTORY + [{"role": "assistant" if at % 2 else "user", "content": f"{at}"} for at in range(9)]
+    for end in range(6, len(history) + 1):
+        messages = history[:end]
+        for at, ttl in enumerate(lifetimes, 1):
+            messages[-at] = marked(messages[-at], {"type": "ephemeral", "ttl": ttl})
+        done = asked(known, body(messages))
+        assert done.body.count(b'"cache_control"') == 4
+        assert {"cache_control_dropped", "cache_ttl_shortened"} & {fix.code for fix in done.fixes}
+
+
+def test_a_conversation_that_cannot_be_read_in_two_parts_is_tried_again_later(whole_reads):
+    known = KnownConversations()
+    # A part with these members may be another shape's, so every message of the body decides how the others are read.
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    history = [{"role": "user", "content": [image]}, {"role": "assistant", "content": 'It says "value".'}]
+    tools = [{"name": "ls", "input_schema": {"type": "object", "properties": {"value": {"type": "string"}}}}]
+    reads = []
+    for at in range(14):
+        history.append({"role": "assistant" if at % 2 else "user", "content": f"{at}"})
+        whole_reads.clear()
+        asked(known, body(with_last_marked(history), tools=tools))
+        reads.append(len(whole_reads))
+    assert reads == [1, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 
 def test_the_same_request_again_is_known(whole_reads):

@@ -124,7 +124,7 @@ def test_a_fault_of_reknit_costs_the_turns_of_one_request(monkeypatch):
     log = Log()
     log.send(HISTORY[0])
     with monkeypatch.context() as patched:
-        patched.setattr(sent_requests, "content_sha256", lambda _: 1 / 0)
+        patched.setattr(sent_requests, "_written", lambda _: 1 / 0)
         assert log.send(*HISTORY[:3]) == []
     log.send(*HISTORY)
     assert (log.types[-1], log.mismatches) == (["opened", "restored", "sent"], 0)

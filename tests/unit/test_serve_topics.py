@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import aiohttp
 import pytest
 from aiohttp import web
-from build import answered, called, said, user
+from build import answered, call, called, result, said, user
 from gateway import Provider, body, gateway_to, streamed
 from input_brokers import InputBrokers, Worker
 from multidict import CIMultiDict
@@ -197,6 +197,28 @@ async def test_a_repaired_request_is_the_one_that_the_worker_publishes(tmp_path)
     assert worker.mismatches == 0
     assert [value for _, value in worker.requests][1:] == [each.body for each in gateway.provider.received][1:]
     assert {"result_synthesised", "result_orphan"} <= set(worker.fixes)
+
+
+INTERRUPTED = [user("list"), said("so", call("a"), call("b")), user(result("a"))]
+
+
+async def test_a_result_that_comes_after_the_answer_is_where_the_provider_received_it(tmp_path):
+    history = [*INTERRUPTED, said("fine"), user(result("b", "late")), said("good"), user("thanks")]
+    async with running(tmp_path) as gateway:
+        await conversation(gateway, history, [3, 5])
+    async with running(tmp_path, brokers=gateway.brokers) as later:
+        await conversation(later, history, [7])
+        await later.brokers.ends(3)
+    sent = [each for each in gateway.brokers.turns if each["type"] == "request.sent"]
+    known = [{"messages": 3}]
+    assert [(each.get("answered"), each.get("end")) for each in sent] == [(None, "open"), (known, None), (known, None)]
+    assert all("content_sha256" in each for each in sent)
+    worker = Worker(gateway.brokers)
+    assert (worker.mismatches, worker.letters) == (0, [])
+    received = [each.body for each in (*gateway.provider.received, *later.provider.received)]
+    assert [json.loads(value) for _, value in worker.requests] == [json.loads(each) for each in received]
+    # Another gateway restores the history, whose fixes are published again.
+    assert worker.fixes == ["result_synthesised", "result_late_turn"] * 2
 
 
 async def test_cache_breakpoints_are_no_mismatch(tmp_path):
@@ -414,7 +436,7 @@ async def test_beyond_its_limit_a_journal_ends_runs_as_incomplete(tmp_path):
 
 @contextmanager
 def slow_disk(monkeypatch, seconds):
-    """Block the journal until the block ends; the end of an answer waits for at most ``seconds``."""
+    """Block the journal until the block ends; the end of an answer waits for ``seconds`` without progress."""
     may_store, append = threading.Event(), Journal.append
 
     def blocked(self, records):
@@ -422,7 +444,7 @@ def slow_disk(monkeypatch, seconds):
         append(self, records)
 
     monkeypatch.setattr(Journal, "append", blocked)
-    monkeypatch.setattr("reknit.pipeline.serve.input_log._MOST_SECONDS", seconds)
+    monkeypatch.setattr("reknit.pipeline.serve.input_log._STALLED_SECONDS", seconds)
     try:
         yield may_store
     finally:
@@ -443,6 +465,19 @@ async def test_a_client_has_a_whole_answer_only_once_the_journal_has_it(tmp_path
             may_store.set()
             status, _ = await reader
     assert status == 200
+
+
+async def test_a_client_sees_a_cut_only_once_the_journal_has_the_exchange(tmp_path, monkeypatch):
+    with slow_disk(monkeypatch, 30) as may_store:
+        async with running(tmp_path, streaming(STREAM[:4], breaks=True)) as gateway:
+            reader = asyncio.create_task(gateway.post(body(user("hi"), stream=True)))
+            done, _ = await asyncio.wait([reader], timeout=0.3)
+            assert not done
+            may_store.set()
+            with pytest.raises(aiohttp.ClientError):
+                await reader
+            await gateway.brokers.ends(1)
+    assert gateway.brokers.runs()[0][1:] == (b"".join(STREAM[:4]), "cut")
 
 
 @pytest.mark.parametrize(("answer", "streams"), [(streaming(), True), (document, False)])

@@ -76,6 +76,15 @@ def test_an_answer_gives_items_fixes_and_a_turn() -> None:
     assert turn["message"]["content"][1] == call("cascade-block-1", path="…")
 
 
+def test_the_deltas_of_an_item_in_one_batch_are_one_record() -> None:
+    items = of(EventsStage(DEFAULTS).process(answer()).outputs, SESSION_ITEMS)
+    deltas = [(item["item_id"], item["content"]) for item in items if item["type"] == "item/delta"]
+    assert deltas == [
+        ("cascade-block-0", "I am claude-sonnet-4-5. In … I look.\n"),
+        ("cascade-block-1", '{"path":"…"}'),
+    ]
+
+
 def test_every_rewrite_is_counted() -> None:
     result = EventsStage(DEFAULTS).process(answer())
     counted = {key: amount for key, amount in result.tally.items() if "fixes" in key[0]}

@@ -3,14 +3,15 @@
 import json
 
 import pytest
-from build import said, user
-from stage_runs import OPENED, letters, of, processed, records, turn
+from build import call, result, said, user
+from stage_runs import KEY, OPENED, in_batches, letters, of, processed, records, turn
 
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.session import normalize_answered
 from reknit.pipeline.stages.content import content_sha256
 from reknit.pipeline.stages.defaults import Defaults
 from reknit.pipeline.stages.turns import TurnsStage
-from reknit.topics import DEAD_LETTERS, PROVIDER_REQUESTS
+from reknit.topics import DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQUESTS
 from reknit.topics.headers import RequestHeaders, decode
 
 SHA = "0" * 64
@@ -123,3 +124,121 @@ def test_another_target_than_the_sessions_is_a_dead_letter():
 def test_an_irreparable_history_is_a_rejection():
     found = run({"type": "session.opened", "targets": ["anthropic"]}, mirrored(user("hi")), sent())
     assert (published(found), letters(of(found, DEAD_LETTERS))) == ([], [(2, "rejected")])
+
+
+# Answered requests.
+
+OPEN = [user("list"), said("so", call("a"), call("b")), user(result("a", "done"))]
+LATER = [said("fine"), user(result("b", "late"))]
+# In the state of older builds there is no place for it.
+KNOWN = [{"messages": 3}]
+
+
+def digest_of(answered, *messages):
+    """The digest of the content of the request that a gateway makes of a history."""
+    made, _ = normalize_answered(
+        {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": list(messages)}, "anthropic", answered
+    )
+    return content_sha256(made.body)
+
+
+def talk(*, end=None, answered=KNOWN, **more):
+    """Two requests; a call of the first one has its result in the second one."""
+    ends = {} if end is None else {"end": end}
+    first = sent(content_sha256=digest_of({}, *OPEN), **ends)
+    counts = {each["messages"]: False for each in answered}
+    last = sent("q2", content_sha256=digest_of(counts, *OPEN, *LATER), answered=answered, **more)
+    return [OPENED, *map(mirrored, OPEN), first, *map(mirrored, LATER), last]
+
+
+def fix_codes(found):
+    return [json.loads(each.value)["code"] for each in of(found, HISTORY_FIXES)]
+
+
+def test_a_late_result_does_not_change_what_the_model_has_answered():
+    found = run(*talk(end="open"))
+    first, second = (json.loads(value)["messages"] for _, value in published(found))
+    assert second[:3] == first
+    assert "late" in json.dumps(second[3:])
+    assert found.tally.get(MISMATCH, 0) == 0
+    assert fix_codes(found) == ["result_synthesised", "result_late_turn"]
+
+
+def test_an_answer_to_a_request_that_was_not_accepted_changes_nothing():
+    found = run(*talk(answered=[]))
+    _, second = (json.loads(value)["messages"] for _, value in published(found))
+    assert [block["tool_use_id"] for block in second[2]["content"]] == ["a", "b"]
+    assert found.tally.get(MISMATCH, 0) == 0
+
+
+def test_what_the_gateway_says_holds_where_the_worker_knew_something_else():
+    events = talk(end="open")
+    forgotten = [*events, sent("q3", content_sha256=digest_of({}, *OPEN, *LATER))]
+    again = [*forgotten, sent("q4", content_sha256=events[-1]["content_sha256"], answered=KNOWN)]
+    learned = run(*talk())
+    assert run(*again).tally.get(MISMATCH, 0) == learned.tally.get(MISMATCH, 0) == 0
+    bodies = [value for _, value in published(run(*again))]
+    assert bodies[1] == bodies[3] != bodies[2]
+    assert published(learned)[1][1] == bodies[1]
+    assert {"result_synthesised", "result_late_turn"} <= set(fix_codes(learned))
+
+
+def test_a_gateway_that_did_not_repair_a_request_says_nothing_of_earlier_ones():
+    unjudged = sent("q2")
+    found = run(*talk(end="open")[:-1], unjudged)
+    first, second = (json.loads(value)["messages"] for _, value in published(found))
+    assert second[:3] == first
+
+
+def test_the_user_turn_that_ended_a_request_stays():
+    begun = [user("go"), said("half of it")]
+    more = [said("the rest"), user("thanks")]
+    opened = OPENED | {"model": "claude-opus-4-7"}
+    last = sent("q2", content_sha256="0" * 64, answered=[{"messages": 2, "continued": True}])
+    found = run(opened, *map(mirrored, begun), sent(end="continued"), *map(mirrored, more), last)
+    first, second = (json.loads(value)["messages"] for _, value in published(found))
+    assert (first[-1]["role"], second[: len(first)]) == ("user", first)
+
+
+@pytest.mark.parametrize("restart", ["changelog", "store"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_restart_forgets_no_answer(size, restart):
+    events = records(talk(end="open"))
+    outputs, _, _ = processed(TurnsStage, in_batches(events, size), restart)
+    assert outputs == run(*talk(end="open")).outputs
+
+
+def test_an_exported_log_has_the_answers():
+    stage = TurnsStage()
+    stage.process(records(talk(end="open")))
+    log = stage.find(KEY).session.log()
+    other = {"type": "history.restored", "messages": [], "log": json.loads(log)}
+    found = run(OPENED, other, talk(end="open")[-1])
+    assert found.tally.get(MISMATCH, 0) == 0
+    stage = TurnsStage()
+    assert stage.process(records([OPENED, other, sent("q2")])).outputs[-1].value == published(found)[-1][1]
+
+
+def test_a_state_without_a_place_for_answers_is_not_compared():
+    stage = TurnsStage()
+    stage.use_format(2)
+    found = stage.process(records(talk(end="open")))
+    assert found.tally.get(MISMATCH, 0) == 0
+    head = stage.find(KEY).session.head()
+    assert b"keeps_answered" not in head
+
+
+def test_a_session_without_a_gateway_has_the_same_state_as_before():
+    stage = TurnsStage()
+    stage.process(records([OPENED, *map(turn, [*OPEN, *LATER])]))
+    assert b"keeps_answered" not in stage.find(KEY).session.head()
+
+
+def test_a_model_whose_reasoning_is_bound_keeps_what_the_gateway_kept():
+    """A gateway repairs each body by itself, so a change of the history makes no reasoning void."""
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "EpwB"}
+    opened = OPENED | {"model": "claude-sonnet-5-5"}
+    history = [user("one"), said(thought, "1"), user("two")]
+    restored = {"type": "history.restored", "messages": [user("another"), *history[1:]]}
+    found = run(opened, *map(mirrored, history), sent(), restored, sent("q2"))
+    assert [json.loads(value)["messages"][1] for _, value in published(found)] == [history[1]] * 2

@@ -126,6 +126,12 @@ def test_layouts_cut_anywhere(data, found):
         assert [payload for part in [*whole, left] for payload in payloads.of_events(part)] == found
 
 
+def test_server_sent_events_without_blank_lines_end_with_their_lines():
+    data = b'data: {"a":1}\ndata: {"b":2}\n'
+    for size in (len(data) // 2, len(data)):
+        assert pieces(data, size, framing.lines) == ([data[at : at + size] for at in range(0, len(data), size)], b"")
+
+
 @pytest.mark.parametrize("size", range(1, 30))
 def test_lines_cut_anywhere(size):
     data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'

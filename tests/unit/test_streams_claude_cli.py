@@ -76,6 +76,12 @@ def test_an_interruption_after_a_blocks_stop_leaves_it_complete(lines):
     assert [turn.incomplete for turn in outcome.turns] == [False, False]
 
 
+def test_an_interruption_before_any_message_is_a_turn_of_the_user():
+    outcome = run("claude-cli", interrupted(), *WHOLE, result())
+    assert states(outcome) == [("This answer ", False, "", "", "")]
+    assert [(turn.role, turn.incomplete) for turn in outcome.turns] == [("user", False), ("assistant", False)]
+
+
 def test_an_interrupted_call_is_complete_once_the_program_named_it():
     lines = [start("m1"), *call("t1", "{}"), whole("m1", used("t1"), aborted=True), stop(), result()]
     outcome = run("claude-cli", *lines)
@@ -191,6 +197,13 @@ def test_a_session_file_confirms_its_blocks_and_retracts_the_rest(file, shown, r
     assert [entry.doubtful for entry in entries] == [""] * (2 + len(shown))
     assert words(turns) == ["This answer ", *recorded, "This answer "]
     assert len({turn.id for turn in turns}) == len(turns)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the end", "after the end"])
+def test_a_session_file_without_the_name_of_a_run_belongs_to_the_last_one(late):
+    view, turns = settled(kept(("m2", said("Let me look."))), late=late, named=None)
+    assert [entry.doubtful for entry in view.blocks("text", "tool_use")] == [""] * 3
+    assert words(turns) == ["This answer ", "Let me look.", "This answer "]
 
 
 @pytest.mark.parametrize("file", [b"", b"\n\n"])

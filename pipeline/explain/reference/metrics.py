@@ -11,7 +11,7 @@ from reknit.pipeline.metrics import Metrics
 from reknit.pipeline.serve.metrics import GatewayMetrics
 
 _INTRO = (
-    "A worker and the gateway serve these at `/metrics` on `127.0.0.1:9464` (`metrics_port`), a worker with the label "
+    "A worker and the gateway serve these at `/metrics` on `127.0.0.1:9464` (`metrics_port`), with the label "
     "`pipeline` (the prefix) on each of them. No label has content of a session. The alerts on them have "
     "[runbooks](../operating.md)."
 )
