@@ -159,6 +159,18 @@ class Turn(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
         return f"{self.root}.{self.index}"
 
 
+class JoinedTurn(Turn, frozen=True, kw_only=True, gc=False):
+    """Several input messages as one turn, with the blocks of all; each of ``items`` has its own index and members."""
+
+    items: tuple[Turn, ...]
+
+
+class RenamedTurn(Turn, frozen=True, kw_only=True, gc=False):
+    """A turn whose calls or results got other ids: ``came_as`` has those of the input, None for other blocks."""
+
+    came_as: tuple[str | None, ...]
+
+
 class Tool(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A tool that the model may call: name, description, and its input's JSON Schema (raw)."""
 

@@ -58,12 +58,11 @@ class Moving:
         self.endpoint, self.policy, self.root, self.answered = endpoint, policy, root, answered or {}
         self.known = KnownConversations()
 
-    def ask(self, messages, **head):
-        """Send a request; its result is the same as that of a gateway which knows nothing."""
+    def results(self, messages, **head):
+        """Send a request; return its result, and that of a gateway which knows nothing."""
         given = {"tools": [], "max_tokens": 64} if self.root == "messages" and not head else head
         data = json.dumps({**given, self.root: messages}).encode()
         members, target, model = RequestBody(data).members, self.endpoint.target, self.endpoint.model or None
         found = result_of(lambda: self.known.normalized(data, members, self.endpoint, self.policy, self.answered))
         whole = result_of(lambda: normalize_answered(data, target, self.answered, self.policy, model=model))
-        assert found == whole
-        return found
+        return found, whole

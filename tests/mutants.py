@@ -39,8 +39,12 @@ TESTS = {
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py", "test_engine_run_clock.py")
 UNSUITED = "not depth and not every_action_and_every_state"
+OPTIONS = ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", UNSUITED]
+LEFT_OUT = "left-out.json"  # by function, the tests that mutmut cannot select
 _UNSELECTABLE = re.compile(r"""["'\\\[\]]""")
-SURVIVED = {0, 5, 33}  # mutmut's exit codes: all tests passed, no test was found, no test runs the function
+# mutmut's exit codes: all tests passed, no test was found, no test runs the function.
+SURVIVED = {0, 5, 33}
+TIMED_OUT = {-24, 24, 36, 152, 255}
 
 
 def prepare(folder: Path, groups: list[str]) -> None:
@@ -58,7 +62,7 @@ def prepare(folder: Path, groups: list[str]) -> None:
         "only_mutate": [f"reknit/{place}/*" for group in groups for place in GROUPS[group]],
         "also_copy": ["topics", "pipeline", "docs"],
         "track_dependencies": False,
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", UNSUITED],
+        "pytest_add_cli_args": OPTIONS,
         "pytest_add_cli_args_test_selection": [
             *(["tests/conformance"] if {"core", "streams"} & set(groups) else []),
             *(str(path.relative_to(ROOT)) for path in judges if path.name not in SLOW),
@@ -73,13 +77,29 @@ def leave_out_unselectable(folder: Path) -> None:
     """Take tests that pytest cannot select by their names out of the list of those that run a function.
 
     mutmut selects tests by name. pytest does not find a parameter with a quote, a backslash or a bracket in its name.
+    ``survives`` runs them.
     """
     path = folder / "mutants/mutmut-stats.json"
     stats = json.loads(path.read_text(encoding="utf-8"))
-    by_function = stats["tests_by_mangled_function_name"]
+    by_function, left_out = stats["tests_by_mangled_function_name"], {}
     for function, tests in by_function.items():
-        by_function[function] = [test for test in tests if not _UNSELECTABLE.search(test.partition("[")[2][:-1])]
+        unselectable = {test for test in tests if _UNSELECTABLE.search(test.partition("[")[2][:-1])}
+        by_function[function] = [test for test in tests if test not in unselectable]
+        left_out[function] = sorted({test.partition("[")[0] for test in unselectable})
     path.write_text(json.dumps(stats), encoding="utf-8")
+    (folder / LEFT_OUT).write_text(json.dumps(left_out), encoding="utf-8")
+
+
+def survives(folder: Path, name: str) -> bool:
+    """Run the tests that mutmut could not select, with all their parameters; return True if they pass too."""
+    left_out = json.loads((folder / LEFT_OUT).read_text(encoding="utf-8"))
+    tests = left_out.get(name.partition("__mutmut_")[0])
+    if not tests:
+        return True
+    command = [sys.executable, "-m", "pytest", "-x", "-q", *OPTIONS, *tests]
+    env = {**os.environ, "REKNIT_CORPUS": "/nowhere", "MUTANT_UNDER_TEST": name, "PY_IGNORE_IMPORTMISMATCH": "1"}
+    env["PYTHONPATH"] = str(folder / "mutants")
+    return subprocess.run(command, cwd=folder / "mutants", env=env, capture_output=True, check=False).returncode == 0
 
 
 def mutmut(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -126,10 +146,11 @@ def main() -> int:
     if ran.returncode:
         say(f"mutmut ended with {ran.returncode}: {ran.stderr[-300:]}")
     judged = {name: code for name, code in outcomes(folder).items() if name in set(sample) and code is not None}
-    survived = [name for name, code in judged.items() if code in SURVIVED]
+    survived = [name for name, code in judged.items() if code in SURVIVED and survives(folder, name)]
+    timed_out = sum(code in TIMED_OUT for code in judged.values())
     for name in survived:
         say(mutmut(folder, "show", name).stdout)
-    say(f"{len(judged)} of {len(names)} mutants, {len(survived)} survived (in {folder})")
+    say(f"{len(judged)} of {len(names)} mutants, {len(survived)} survived, {timed_out} timed out (in {folder})")
     return 3 if survived else 0
 
 

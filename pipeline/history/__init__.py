@@ -56,6 +56,7 @@ from reknit.pipeline.history.pieces import (
     is_breakpoint,
     is_foreign,
     message_of,
+    tool_id,
 )
 from reknit.pipeline.history.placeholders import is_placeholder
 from reknit.pipeline.history.render import (
@@ -72,7 +73,7 @@ from reknit.pipeline.history.render import (
 from reknit.pipeline.history.result_text import orphan_pieces, same_content
 from reknit.pipeline.history.served import in_flight, is_called_by_code
 from reknit.pipeline.history.valid_runs import ValidRun
-from reknit.pipeline.model import Block, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, RenamedTurn, Text, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import STRICT, Structure
 from reknit.pipeline.policy import Policy
 
@@ -202,10 +203,31 @@ class History:
             for turn in turns:
                 self._earlier_calls.add(turn)
         self.messages += len(messages)
+        if valid_run.made:
+            messages = self._with_ids(messages)
         self.ids.claim_answered(valid_run.ids)
         self.ids.begin_turn()
         self._calls += [SettledCall(each, each, answered=True) for each in valid_run.ids]
         return messages
+
+    def _with_ids(self, messages: Sequence[Turn]) -> Sequence[Turn]:
+        """Give calls that came without ids, and their results, the ids that repair makes; the calls are settled."""
+        named: list[Turn] = []
+        finals: list[str] = []
+        for message in messages:
+            if message.role == "assistant":
+                self.ids.begin_turn()
+                finals = [self._settle_unnamed(block.id) for block in message.blocks if isinstance(block, ToolUse)]
+            named.append(_renamed(message, finals) if finals else message)
+        return named
+
+    def _settle_unnamed(self, original: str) -> str:
+        """Settle an answered call that came without an id; return the id that repair makes."""
+        final = self.ids.claim(original, taken=self.ids.answered(original) is not None)
+        settled = SettledCall(original, final, answered=True)
+        self.ids.settle_call(settled)
+        self._calls.append(settled)
+        return final
 
     def _settle_before(self, following: Exchange) -> None:
         """Settle everything that is open; the assistant turn that comes next is the ``following`` exchange's."""
@@ -701,3 +723,32 @@ class History:
         self.messages += len(messages)
         if len(self.changed) > _MANY_CHANGED:
             self.changed &= {piece.turn for exchange in self.exchanges for piece in exchange.assistant}
+
+
+def _renamed(turn: Turn, finals: Sequence[str]) -> Turn:
+    """Return a turn with these ids of its calls, or of its results, in their order."""
+    ids = iter(finals)
+    blocks: list[Block] = []
+    came_as: list[str | None] = []
+    for block in turn.blocks:
+        came = tool_id(block)
+        final = next(ids) if came else ""
+        if final != came:
+            name = "id" if isinstance(block, ToolUse) else "tool_use_id"
+            blocks.append(structs.replace(block, **{name: final}))
+            came_as.append(came)
+        else:
+            blocks.append(block)
+            came_as.append(None)
+    return RenamedTurn(
+        role=turn.role,
+        blocks=tuple(blocks),
+        index=turn.index,
+        id=turn.id,
+        paths=turn.paths,
+        recorded=turn.recorded,
+        root=turn.root,
+        ids_made=turn.ids_made,
+        own=turn.own,
+        came_as=tuple(came_as),
+    )

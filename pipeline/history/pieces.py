@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.fixes import FIXES, Fate, Fix, make
-from reknit.pipeline.model import Block, Own, Role, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import Block, JoinedTurn, Own, RenamedTurn, Role, Text, ToolResult, ToolUse, Turn, Unknown
 
 Speaker: TypeAlias = Literal["user", "assistant"]
 
@@ -171,9 +171,15 @@ def block_path(turn: Turn, at: int) -> str:
 
 def message_of(turn: Turn) -> Message:
     """A valid turn as the message it is."""
-    pieces = [TrackedBlock(block, turn.index, block_path(turn, at)) for at, block in enumerate(turn.blocks)]
-    if turn.own is not UNSET and pieces:
-        pieces[0].own = turn.own
+    pieces: list[TrackedBlock] = []
+    for item in turn.items if isinstance(turn, JoinedTurn) else (turn,):
+        before = len(pieces)
+        pieces += [TrackedBlock(block, item.index, block_path(item, at)) for at, block in enumerate(item.blocks)]
+        if item.own is not UNSET and len(pieces) > before:
+            pieces[before].own = item.own
+    if isinstance(turn, RenamedTurn):
+        for piece, came_as in zip(pieces, turn.came_as, strict=True):
+            piece.came_as = came_as
     return Message("assistant" if turn.role == "assistant" else "user", pieces, turn.id)
 
 

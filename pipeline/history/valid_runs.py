@@ -7,24 +7,38 @@ next run begins after it. Both paths give the same result, which a property test
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 from msgspec import UNSET, Struct, structs
 
-from reknit.pipeline.history.call_ids import LONGEST_ID, is_legal
+from reknit.pipeline.history.call_ids import LONGEST_ID, is_legal, made_id
 from reknit.pipeline.history.clean import with_plain_data
 from reknit.pipeline.history.pieces import is_whole
 from reknit.pipeline.history.placeholders import LONGEST_PLACEHOLDER, is_placeholder
 from reknit.pipeline.history.unusual import unusual
-from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Image,
+    JoinedTurn,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+)
 from reknit.pipeline.policy import Policy
 
 IsSound: TypeAlias = Callable[[Block], bool]
 
 # Up to this many bytes of ASCII nothing that a reader would have to look for can be wrong with a tool's input.
 _SHORT = 256
+
+# The list whose messages are items of Responses: several may be one turn.
+_ITEMS = "input"
 
 _OF_ASSISTANTS = frozenset({Text, ToolUse, Thinking, RedactedThinking})
 
@@ -47,12 +61,15 @@ class ValidRun(Struct, frozen=True, kw_only=True):
         turns: the number of turns.
         counted: for each assistant turn, and for the one after the last turn, its index from ``start``, and the number
             of assistant turns, of user turns besides results, and of calls that the machine would count before it.
-        rows: the indexes, from ``start``, of results in a message of their own, which join the previous one.
+        rows: the indexes, from ``start``, of turns that join the previous one: results in a message of their own, and
+            items of Responses.
         ids: the ids of the calls, all answered.
         names: the names of the called tools.
         special: the indexes among ``messages`` of those that hold more than plain text, calls, and results of text, or
             the result of an error.
         thoughts: the indexes of those among them that are special only for reasoning.
+        made: the calls came without ids, and each answer is followed by the results of its calls, in their order. None
+            of ``ids`` is theirs: repair makes them.
         blanks: the indexes among ``messages`` of those with blank texts besides other content. Repair drops the texts.
         reasons: whether they hold thinking.
     """
@@ -68,6 +85,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
     thoughts: list[int]
     blanks: list[int]
     reasons: bool
+    made: bool = False
 
     @property
     def number(self) -> int:
@@ -75,7 +93,7 @@ class ValidRun(Struct, frozen=True, kw_only=True):
         return self.counted[-1][1]
 
     def messages(self, turns: Sequence[Turn]) -> Sequence[Turn]:
-        """Return the messages of these turns: one each, except for results in rows of their own."""
+        """Return the messages of these turns: one each, except for the turns that join the previous one."""
         if not self.rows:
             return turns
         behind = set(self.rows)
@@ -119,13 +137,46 @@ def _joined(turns: Sequence[Turn]) -> Turn:
     blocks = tuple(block for turn in turns for block in turn.blocks)
     paths = tuple(path for turn in turns for path in turn.paths or ())
     named = next((turn.id for turn in reversed(turns) if turn.id), None)
-    return structs.replace(turns[0], blocks=blocks, paths=paths, id=named)
+    first = turns[0]
+    return JoinedTurn(
+        role=first.role, blocks=blocks, index=first.index, id=named, paths=paths, root=first.root, items=tuple(turns)
+    )
+
+
+class _CallsWithoutIds:
+    """The names of calls that came without ids, by the ids that are made of them; results must be in their order.
+
+    It has the methods of a dictionary that a scan uses, as the ids are not unique.
+    """
+
+    __slots__ = ("_named",)
+
+    def __init__(self) -> None:
+        self._named: list[tuple[str, str]] = []
+
+    def __setitem__(self, call: str, name: str) -> None:
+        self._named.append((call, name))
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+    def pop(self, call: str, default: None) -> str | None:
+        return self._named.pop(0)[1] if self._named and self._named[0][0] == call else default
+
+    def values(self) -> Iterable[str]:
+        return [name for _, name in self._named]
+
+
+_Calls: TypeAlias = dict[str, str] | _CallsWithoutIds
 
 
 class _Scan:
-    """The state of a scan for one run. No call may have an id that is ``known`` from an earlier turn."""
+    """The state of a scan for one run. No call may have an id that is ``known`` from an earlier turn.
 
-    __slots__ = ("_is_sound", "_known", "blanks", "ids", "names", "reasons", "special", "thoughts")
+    ``made``: whether the calls of the run came without ids; None before the first one.
+    """
+
+    __slots__ = ("_is_sound", "_known", "blanks", "ids", "made", "names", "reasons", "special", "thoughts")
 
     def __init__(self, known: set[str], is_sound: IsSound) -> None:
         self._known = known
@@ -136,17 +187,48 @@ class _Scan:
         self.thoughts: list[int] = []
         self.blanks: list[int] = []
         self.reasons = False
+        self.made: bool | None = None
 
-    def calls(self, turn: Turn, at: int) -> dict[str, str] | None:
+    def calls(self, turn: Turn, at: int) -> _Calls | None:
         """The names of a valid assistant turn's calls, by id; None if it is not one. ``at`` is its place."""
-        if turn.role != "assistant" or turn.ids_made:
+        if turn.role != "assistant" or turn.incomplete:
             return None
-        calls: dict[str, str] = {}
-        special, says, blank, thinks = False, False, False, False
-        if turn.incomplete:
+        if turn.ids_made and not _has_made_ids(turn):
             return None
+        calls = self._calls(turn.blocks, at, made=turn.ids_made, special=turn.own is not UNSET)
+        if calls:
+            # Ids of one kind in a run: those that repair makes depend on each id before them.
+            if self.made is not turn.ids_made and self.made is not None:
+                return None
+            self.made = turn.ids_made
+        return calls
+
+    def calls_of_items(self, items: Sequence[Turn], at: int) -> _Calls | None:
+        """The same of an assistant's items of Responses, which are one turn."""
+        if any(item.ids_made or item.incomplete for item in items):
+            return None
+        if len(items) == 1:
+            return self.calls(items[0], at)
+        for before, item in pairwise(items):
+            # A message after a message begins another turn.
+            if type(before.blocks[-1]) is type(item.blocks[0]) is Text:
+                return None
+            # An item may be the one before it once more.
+            if item.id is not None and item.id == before.id:
+                return None
+        blocks = [block for item in items for block in item.blocks]
+        calls = self._calls(blocks, at, made=False, special=any(item.own is not UNSET for item in items))
+        if calls:
+            self.made = False
+        # Whether a blank text stays depends on its item.
+        return None if self.blanks[-1:] == [at] else calls
+
+    def _calls(self, blocks: Iterable[Block], at: int, *, made: bool, special: bool) -> _Calls | None:
+        """The names of calls in the blocks of a valid assistant turn, by id; ``special`` if its members make it so."""
+        calls: _Calls = _CallsWithoutIds() if made else {}
+        says, blank, thinks = False, False, False
         block: Any  # looked at by its class, for speed
-        for block in turn.blocks:
+        for block in blocks:
             kind = type(block)
             if kind is Text:
                 rare = _is_rare_text(block)
@@ -161,10 +243,17 @@ class _Scan:
                 says = True
             elif kind is ToolUse:
                 call, name, data = block.id, block.name, bytes(block.input)
-                if call in self._known or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
+                if (
+                    (call in self._known and not made)
+                    or not name
+                    or name.isspace()
+                    or data[:1] != b"{"
+                    or block.incomplete
+                ):
                     return None
                 # Most ids are identifiers (toolu_01A, call_7), which is cheaper to check than the pattern.
-                if not (len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()) and not is_legal(call):
+                is_identifier = len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()
+                if not (is_identifier or made or is_legal(call)):
                     return None
                 if not (len(data) <= _SHORT and data.isascii()) and not self._is_sound(block):
                     return None
@@ -182,7 +271,6 @@ class _Scan:
                 special = True
         if not (says or calls):
             return None
-        special = special or turn.own is not UNSET
         if thinks:
             self.reasons = True
             if not special:
@@ -193,12 +281,14 @@ class _Scan:
             self.blanks.append(at)
         return calls
 
-    def user_says(self, turn: Turn, calls: dict[str, str], at: int) -> bool | None:
+    def user_says(self, turn: Turn, calls: _Calls, at: int) -> bool | None:
         """Return True if a valid user turn says something besides its results.
 
         None if it is not such a turn, or begins with other than real results for some of ``calls``, which are used up.
         """
-        if turn.role != "user" or not turn.blocks or turn.synthetic or turn.ids_made:
+        if turn.role != "user" or not turn.blocks or turn.synthetic:
+            return None
+        if turn.ids_made and type(calls) is dict:
             return None
         special, said, blank = False, False, False
         block: Any  # looked at by its class, for speed
@@ -238,16 +328,47 @@ class _Scan:
             self.blanks.append(at)
         return said
 
-    def answers(self, turns: Sequence[Turn], at: int, calls: dict[str, str], place: int) -> tuple[bool | None, int]:
+    def answers(self, turns: Sequence[Turn], at: int, calls: _Calls, place: int) -> tuple[bool | None, int]:
         """Return the result of `user_says` for the message that begins at an index, and the index after it.
 
         Each of several results may be a turn of its own. None if not all of ``calls`` are answered.
         """
         said = self.user_says(turns[at], calls, place) if at < len(turns) else None
-        while said is False and calls and at + 1 < len(turns) and _is_row(turns[at]) and _is_row(turns[at + 1]):
+        if said is not None and turns[at].root == _ITEMS:
+            return self._item_answers(turns, at, calls, place, said=said)
+        while said is False and calls and type(calls) is dict and _are_rows(turns, at):
             at += 1
             said = self.user_says(turns[at], calls, place)
         return None if calls else said, at + 1
+
+    def _item_answers(
+        self, turns: Sequence[Turn], at: int, calls: _Calls, place: int, *, said: bool | None
+    ) -> tuple[bool | None, int]:
+        """Return the same for items of Responses: after results in items, a message of the user's joins them."""
+        start = at
+        while said is False and at + 1 < len(turns) and _is_result_item(turns[at]):
+            item = turns[at + 1]
+            if item.role != "user" or item.root != _ITEMS:
+                break
+            at += 1
+            said = self.user_says(item, calls, place)
+        # Whether a blank text stays depends on its item.
+        is_blank = at > start and self.blanks[-1:] == [place]
+        return None if calls or is_blank else said, at + 1
+
+
+def _has_made_ids(turn: Turn) -> bool:
+    """Return True if all calls of a turn came without ids."""
+    return all(block.id == made_id(block.name) for block in turn.blocks if type(block) is ToolUse)
+
+
+def _is_result_item(turn: Turn) -> bool:
+    """Return True if a turn is a result that is an item by itself."""
+    return len(turn.blocks) == 1 and turn.paths is not None and turn.paths[0].count(".") == 1
+
+
+def _are_rows(turns: Sequence[Turn], at: int) -> bool:
+    return at + 1 < len(turns) and _is_row(turns[at]) and _is_row(turns[at + 1])
 
 
 def _is_row(turn: Turn) -> bool:
@@ -275,13 +396,25 @@ def _is_fit(block: Block) -> bool:
     return isinstance(block, (Image, Document)) and with_plain_data(block.source) is None
 
 
-def _says_something(turn: Turn) -> bool:
-    """Return True if an assistant's turn keeps a text, and gives no block to the user, whatever is repaired in it."""
-    if turn.role != "assistant" or turn.ids_made or turn.incomplete:
+def _says_something(items: Sequence[Turn]) -> bool:
+    """Return True if an assistant's turn keeps a text, and gives no block to the user, whatever is repaired in it.
+
+    ``items`` are the turn, or the items of Responses that are one.
+    """
+    for item in items:
+        if item.role != "assistant" or item.ids_made or item.incomplete:
+            return False
+    blocks = [block for item in items for block in item.blocks]
+    if not all(type(block) in _OF_ASSISTANTS for block in blocks):
         return False
-    if not all(type(block) in _OF_ASSISTANTS for block in turn.blocks):
-        return False
-    return any(type(block) is Text and block.text and not block.text.isspace() for block in turn.blocks)
+    return any(type(block) is Text and block.text and not block.text.isspace() for block in blocks)
+
+
+def _items_from(turns: Sequence[Turn], at: int) -> int:
+    """Return the index after the items of Responses from an index on that are one turn of the assistant's."""
+    while at < len(turns) and turns[at].role == "assistant" and turns[at].root == _ITEMS and turns[at].blocks:
+        at += 1
+    return at
 
 
 def find_valid_runs(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -> list[ValidRun]:
@@ -317,19 +450,26 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
     counted: list[tuple[int, int, int]] = []
     rows: list[int] = []
     while at < len(turns):
-        calls = scan.calls(turns[at], place)
-        if calls is None and not _says_something(turns[at]):
+        last = at + 1
+        if turns[at].root == _ITEMS:
+            last = max(last, _items_from(turns, at))
+            calls = scan.calls_of_items(turns[at:last], place)
+        else:
+            calls = scan.calls(turns[at], place)
+        if calls is None and not _says_something(turns[at:last]):
             break
         counted.append((at - start, number, len(scan.ids)))
         if calls is None:
             break
         if calls:
-            scan.ids += calls
+            if type(calls) is dict:
+                scan.ids += calls
             scan.names.update(calls.values())
-        said, behind = scan.answers(turns, at + 1, calls, place + 1)
+        said, behind = scan.answers(turns, last, calls, place + 1)
         if said is None:
             break
-        rows += range(at + 2 - start, behind - start)
+        rows += range(at + 1 - start, last - start)
+        rows += range(last + 1 - start, behind - start)
         number += 2 if said else 1
         at, place = behind, place + 2
     # The last answer is the machine's, whatever follows it.
@@ -350,5 +490,6 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
         thoughts=[place for place in scan.thoughts if place < messages],
         blanks=[place for place in scan.blanks if place < messages],
         reasons=scan.reasons,
+        made=bool(scan.made),
     )
     return valid_run, at + 1

@@ -23,8 +23,8 @@ _VALUE = msgspec.json.Decoder()
 # Errors of a typed decode of text that it cannot read. Nesting costs stack, so there is a third.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NO_FAMILY = Family("")
-# Heads whose judgement is kept: the conversations of an agent have the same system prompt and tools. For a head of
-# 84 kB with 26 tools, judging took 16 % of the time of a new request of 25 kB.
+# Heads whose judgement is kept: the conversations of an agent have the same system prompt and tools. Measured for a new
+# request of 25 kB after a head of 84 kB with 26 tools: 1.4 ms instead of 1.9 ms.
 _HEADS = 16
 
 

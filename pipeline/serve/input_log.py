@@ -230,7 +230,8 @@ class InputLog:
             while ready:
                 await self._deliver(brokers, ready)
                 freed = [place for _, record in ready if record.ends_run for place in order.end(record)]
-                ready = [(place, await self._in_thread(self._journal.read_again, place)) for place in freed]
+                # In one step: the thread may be busy with new records, and each step waits for it.
+                ready = await self._in_thread(self._journal.read_again, freed)
 
     async def _deliver(self, brokers: Brokers, ready: Sequence[tuple[Place, InputRecord]]) -> None:
         """Send records, and note them once the brokers have them."""

@@ -134,13 +134,16 @@ class Journal:
                 self._cursor = (segment.number + 1, 0)
         return found
 
-    def read_again(self, place: Place) -> InputRecord:
-        """Return a record that was read before and is not delivered."""
-        segment = next(each for each in self._segments if each.number == place.segment)
-        (frame,) = frames(_read(segment.path, place.start, place.end - place.start))
-        if not isinstance(frame.entry, Stored):
-            raise TypeError("the place is that of a record")
-        return frame.entry.record
+    def read_again(self, places: Iterable[Place]) -> list[tuple[Place, InputRecord]]:
+        """Return records that were read before and are not delivered."""
+        found = []
+        for place in places:
+            segment = next(each for each in self._segments if each.number == place.segment)
+            (frame,) = frames(_read(segment.path, place.start, place.end - place.start))
+            if not isinstance(frame.entry, Stored):
+                raise TypeError("the place is that of a record")
+            found.append((place, frame.entry.record))
+        return found
 
     def rewind(self) -> None:
         """Read again from the oldest record that was not delivered."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from os.path import commonprefix
 from typing import Final, TypeAlias
 
 import msgspec
@@ -34,7 +35,8 @@ _BYTES_OF_MESSAGE: Final = 2048
 # The messages at the end that may lose a breakpoint. A request has four breakpoints at most, and clients mark the last
 # two messages or the last two turns of the user.
 _MOVING: Final = 8
-_MARKS: Final = tuple(f'"{name}"'.encode() for name in sorted(MARKS))
+# The beginning that the names of breakpoints have in common. Another member with it costs time only.
+_MARK: Final = f'"{commonprefix(sorted(MARKS))}'.encode()  # noqa: RUF071  these are names, no paths
 _messages: Final = msgspec.json.Decoder(list[Raw]).decode
 
 # The endpoint, the first message, and every member of the body but the messages.
@@ -175,8 +177,7 @@ def _added(document: GrowingDocument, messages: list[Raw], count: int, kept: int
 def _first_marked(messages: list[Raw]) -> int:
     """Return the index of the first of the last messages with a breakpoint; without one the number of messages."""
     for at in range(max(0, len(messages) - _MOVING), len(messages)):
-        data = bytes(messages[at])
-        if any(mark in data for mark in _MARKS):
+        if _MARK in bytes(messages[at]):
             return at
     return len(messages)
 

@@ -170,9 +170,7 @@ def _mirrored(record: TurnRecord, policy: Policy) -> TurnRecord:
 def _change_of(policy: Policy) -> PolicyChange:
     """Return a change to this policy, so that the worker repairs as the gateway does."""
     members: dict[str, Any] = {
-        field.name: msgspec.to_builtins(getattr(policy, field.name))
-        for field in structs.fields(Policy)
-        if field.name not in _OF_WORKER
+        name: msgspec.to_builtins(getattr(policy, name)) for name in Policy.__struct_fields__ if name not in _OF_WORKER
     }
     return msgspec.convert(members | _OF_MIRROR, PolicyChange)
 

@@ -45,6 +45,11 @@ JOBS = {
     "history/": "repair",
     "session/": "session",
 }
+# The list of messages, a model and the shape of the targets whose own histories have another shape than the others.
+NATIVE = {
+    "openai-responses": ("input", "gpt-5", histories.responses_items),
+    "gemini": ("contents", "gemini-2.5-pro", histories.gemini_contents),
+}
 COLUMNS = [*dict.fromkeys(JOBS.values()), "other"]
 
 
@@ -72,7 +77,11 @@ def documents(target):
     made["one stray"] = with_stray_results(plain, rounds[12:13])
     made["strays"] = with_stray_results(plain, rounds)
     made["broken"] = without_results(plain, rounds)
-    return {kind: json.dumps(HEAD | {"messages": messages}).encode() for kind, messages in made.items()}
+    documents = {kind: HEAD | {"messages": messages} for kind, messages in made.items()}
+    if target in NATIVE:
+        root, model, written = NATIVE[target]
+        documents["native"] = HEAD | {"model": model, root: written(plain)}
+    return {kind: json.dumps(document).encode() for kind, document in documents.items()}
 
 
 def job_of(path):

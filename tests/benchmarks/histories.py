@@ -1,6 +1,7 @@
 """A healthy history of any length, in the shapes that the sides read."""
 
 import base64
+import json
 import zlib
 from copy import deepcopy
 from typing import Any
@@ -17,6 +18,7 @@ def _chunk(name, data):
 _HEADER = (1024).to_bytes(4) + (768).to_bytes(4) + b"\x08\x02\0\0\0"
 _PNG = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", _HEADER) + _chunk(b"IDAT", bytes(1500)) + _chunk(b"IEND", b"")
 _SCREENSHOT = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(_PNG).decode()}
+_SEALED = "gAAAAAB" + "c2lnbmVk" * 40
 _OUTPUT = "{:4d}  src/pipeline/worker.py  def process(self, records): return self.stage.process(records)\n"
 
 
@@ -111,6 +113,48 @@ def issued(history, provider):
             if block["type"] == "thinking":
                 block["issuer"] = {"provider": provider}
     return made
+
+
+def responses_items(history):
+    """The same history as items of Responses, with ids, and with encrypted reasoning before each answer."""
+    items = []
+
+    def answered(kind, prefix, **members):
+        items.append({"type": kind, "id": f"{prefix}_{len(items):030d}"} | members)
+
+    for message in history:
+        for block in message["content"]:
+            if block["type"] == "tool_use":
+                arguments = json.dumps(block["input"])
+                members = {"call_id": block["id"], "name": block["name"], "arguments": arguments}
+                answered("function_call", "fc", status="completed", **members)
+            elif block["type"] == "tool_result":
+                call, output = block["tool_use_id"], block["content"]
+                items.append({"type": "function_call_output", "call_id": call, "output": output})
+            elif message["role"] == "user":
+                said = [{"type": "input_text", "text": block["text"]}]
+                items.append({"type": "message", "role": "user", "content": said})
+            else:
+                answered("reasoning", "rs", summary=[], encrypted_content=_SEALED)
+                said = [{"type": "output_text", "text": block["text"], "annotations": []}]
+                answered("message", "msg", status="completed", role="assistant", content=said)
+    return items
+
+
+def gemini_contents(history):
+    """The same history as contents of Gemini, without ids of calls."""
+    names = {block["id"]: block["name"] for message in history for block in message["content"] if "input" in block}
+
+    def part(block):
+        if block["type"] == "tool_use":
+            return {"functionCall": {"name": block["name"], "args": block["input"]}}
+        if block["type"] == "tool_result":
+            response = {"result": block["content"]}
+            return {"functionResponse": {"name": names[block["tool_use_id"]], "response": response}}
+        return {"text": block["text"]}
+
+    roles = {"user": "user", "assistant": "model"}
+    return [{"role": roles[message["role"]], "parts": list(map(part, message["content"]))} for message in history]
 
 
 def openai_chat(history):

@@ -44,6 +44,7 @@ def test_each_request_is_repaired_as_a_whole_one(provider, monkeypatch):
         for end in range(max(2, len(messages) - LENGTHS), len(messages) + 1):
             for _ in range(2):
                 marks = {chance.randint(1, LAST): chance.choice(MARKS) for _ in range(chance.randint(1, 4))}
-                moving.ask(with_marks(messages[:end], marks), **head)
+                found, whole = moving.results(with_marks(messages[:end], marks), **head)
+                assert found == whole
     assert len(points) > 10
     assert all(points)

@@ -9,11 +9,12 @@ from gateway_conversations import body_of, conversations
 from gateway_log import GatewayLog
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stage_runs import records, restored
+from stage_runs import restored
 from strategies import SCALE
 
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.serve.memory import GatewayMemory
+from reknit.pipeline.stages.base import Record
 from reknit.pipeline.stages.kept import Records
 from reknit.pipeline.stages.turns import TurnsStage
 from reknit.topics import PROVIDER_REQUESTS
@@ -45,9 +46,13 @@ class Worker:
         else:
             restored(self._stage, self._state)
 
-    def take(self, values, *, begins_again=False):
-        made = self._stage.process(records(values, first=self._offset))
-        self._offset += len(values)
+    def take(self, written, *, begins_again=False):
+        batch = [
+            Record(partition=0, offset=self._offset + at, key=each.session.encode(), value=each.value)
+            for at, each in enumerate(written)
+        ]
+        made = self._stage.process(batch)
+        self._offset += len(batch)
         self.outputs += made.outputs
         self.tally.update(made.tally)
         self._state |= made.changes
@@ -97,12 +102,11 @@ def test_every_request_is_compared_and_equal(target, model, conversation, data):
     for length, messages in drawn(data, lengths, history):
         send(gateway, data, lambda given: body_of(target, given, model), length, messages)
     whole, restarted = Worker(), Worker(data.draw(st.sampled_from(["changelog", "store"]), "state"))
-    written = [[record.value for record in made] for made in gateway.records]
-    whole.take([value for values in written for value in values])
-    for values in written:
-        for value in values:
-            restarted.take([value], begins_again=data.draw(st.booleans(), "restart"))
-    assert all(b"content_sha256" in values[-1] for values in written)
+    written = [record for made in gateway.records for record in made]
+    whole.take(written)
+    for record in written:
+        restarted.take([record], begins_again=data.draw(st.booleans(), "restart"))
+    assert all(b"content_sha256" in made[-1].value for made in gateway.records)
     assert (whole.mismatches, restarted.mismatches) == (0, 0)
     assert whole.outputs == restarted.outputs
     assert len(whole.requests) == len(gateway.bodies)

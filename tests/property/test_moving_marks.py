@@ -28,7 +28,9 @@ def test_each_request_is_repaired_as_a_whole_one(target_case, messages, policy, 
     while end < len(messages):
         end += data.draw(st.integers(1, 3))
         for _ in range(data.draw(st.integers(1, 2))):
-            moving.ask(with_marks(messages[:end], data.draw(drawn_marks)))
+            found, whole = moving.results(with_marks(messages[:end], data.draw(drawn_marks)))
+            assert found == whole
         if not data.draw(st.integers(0, 5)):  # the client goes back
             end = max(1, end - data.draw(st.integers(1, 3)))
-            moving.ask(with_marks(messages[:end], data.draw(drawn_marks)))
+            found, whole = moving.results(with_marks(messages[:end], data.draw(drawn_marks)))
+            assert found == whole

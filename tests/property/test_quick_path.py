@@ -17,17 +17,17 @@ from reknit.pipeline.testing import Kit
 NO_HEAD = {}
 
 
-def outcome(messages, target, policy, head):
-    done = normalize(msgspec.json.encode(head | {"messages": messages}), to=target, policy=policy)
+def outcome(messages, target, policy, head, root):
+    done = normalize(msgspec.json.encode(head | {root: messages}), to=target, policy=policy)
     return done.body, done.sha256, done.fixes, done.ledger, done.ids, done.violations
 
 
-def assert_same_without_quick_path(messages, target, policy=None, head=NO_HEAD):
-    quick = outcome(messages, target, policy, head)
+def assert_same_without_quick_path(messages, target, policy=None, head=NO_HEAD, root="messages"):
+    quick = outcome(messages, target, policy, head, root)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ValidRun, "holds", lambda *_: False)
         patched.setattr(converse, "piece_stays", lambda _: False)
-        assert outcome(messages, target, policy, head) == quick
+        assert outcome(messages, target, policy, head, root) == quick
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
@@ -122,21 +122,83 @@ def test_runs_around_broken_places_give_the_same_request(target, messages, polic
     assert_same_without_quick_path(messages, target, policy, {"tools": tools} if tools else NO_HEAD)
 
 
-def in_geminis_shape(messages):
-    """The same in Gemini's shape; every part has an id."""
+def in_geminis_shape(messages, has_id=lambda _: True, name_of=lambda _: "read"):
+    """The same in Gemini's shape; ``has_id`` returns whether a part has its id, ``name_of`` the name of its tool."""
+
+    def named(call):
+        return ({"id": call} if has_id(call) else {}) | {"name": name_of(call)}
 
     def part(block):
         if "input" in block:
-            return {"functionCall": {"id": block["id"], "name": "read", "args": {}}}
+            return {"functionCall": {**named(block["id"]), "args": {}}}
         if "tool_use_id" in block:
-            named = {"id": block["tool_use_id"], "name": "read"}
-            return {"functionResponse": {**named, "response": {"result": block["content"]}}}
+            return {"functionResponse": {**named(block["tool_use_id"]), "response": {"result": block["content"]}}}
         return {"text": block["text"]} if "text" in block else {"text": block["thinking"], "thought": True}
 
     return [
         {"role": "model" if turn["role"] == "assistant" else "user", "parts": [part(each) for each in turn["content"]]}
         for turn in messages
     ]
+
+
+@st.composite
+def contents_without_ids(draw):
+    """Histories in Gemini's shape whose calls have no ids, except for a few; names may not be legal elsewhere."""
+    few = draw(st.sampled_from([0, 0, 1]))
+    name = draw(st.sampled_from(["read", "read", "default_api:read"]))
+    return in_geminis_shape(
+        draw(histories_with_broken_places()),
+        lambda call: bool(few) and call.endswith("3_0"),
+        lambda call: name if call.endswith("_0") else draw(st.sampled_from(["read", "write"])),
+    )
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@settings(max_examples=40 * SCALE)
+@given(contents=contents_without_ids(), policy=policies, tools=st.sampled_from([[], TOOLS]))
+def test_calls_without_ids_give_the_same_request(target, contents, policy, tools):
+    assert_same_without_quick_path(contents, target, policy, {"tools": tools} if tools else NO_HEAD, "contents")
+
+
+@settings(max_examples=60 * SCALE)
+@given(contents=contents_without_ids(), policy=policies)
+def test_incremental_and_whole_requests_of_calls_without_ids_are_equal(contents, policy):
+    Kit("gemini", policy).incremental({"contents": contents})
+
+
+@st.composite
+def contents_with_signatures(draw):
+    """Histories in Gemini's shape, with signatures on any parts, and thoughts before any."""
+    has_ids = draw(st.booleans())
+    contents = in_geminis_shape(draw(histories_with_broken_places()), lambda _: has_ids)
+    for content in contents:
+        for part in content["parts"] if content["role"] == "model" else []:
+            if draw(st.booleans()):
+                part["thoughtSignature"] = draw(st.sampled_from(["c2lnbmVk", "c2lnbmVk", ""]))
+        if content["role"] == "model" and draw(st.booleans()):
+            content["parts"].insert(draw(st.integers(0, len(content["parts"]))), {"text": "hm", "thought": True})
+    return contents
+
+
+@pytest.mark.parametrize("target", ["gemini", "anthropic", "openai-chat"])
+@pytest.mark.parametrize("model", ["gemini-2.5-pro", "gemini-3-pro"])
+@settings(max_examples=150 * SCALE)
+@given(contents=contents_with_signatures(), mend=st.sampled_from([{}, {"mend": {"signature_skipped": "observe"}}]))
+def test_signatures_on_parts_give_the_same_request(target, model, contents, mend):
+    assert_same_without_quick_path(contents, target, mend, {"model": model}, "contents")
+
+
+def test_signed_parts_stay_in_the_quick_path(written_one_by_one):
+    thought = {"text": "hm", "thought": True}
+    call = {"functionCall": {"name": "ls", "args": {}}, "thoughtSignature": "c2lnbmVk"}
+    response = {"functionResponse": {"name": "ls", "response": {"result": "r"}}}
+    question, text = {"role": "user", "parts": [{"text": "and"}]}, {"text": "well", "thoughtSignature": "c2lnbmVk"}
+    answers = [{"role": "model", "parts": [thought, call]}, {"role": "model", "parts": [thought, text]}]
+    contents = [question, answers[0], {"role": "user", "parts": [response]}, answers[1], question, answers[1]]
+    done = normalize({"contents": contents, "model": "gemini-3-pro"}, to="gemini")
+    assert written_one_by_one == []
+    assert not done.fixes
+    assert msgspec.json.decode(done.body)["contents"] == contents
 
 
 @pytest.mark.parametrize("is_own", [False, True])
@@ -146,6 +208,67 @@ def in_geminis_shape(messages):
 def test_each_model_of_gemini_gets_the_same_request(model, is_own, messages, mend):
     messages = in_geminis_shape(messages) if is_own else messages
     assert_same_without_quick_path(messages, "gemini", mend, {"model": model})
+
+
+_SEALED = "gAAAAAB" + "c2lnbmVk" * 8
+
+
+@st.composite
+def histories_of_items(draw):
+    """Valid histories as items of Responses, with the members that the API gives them, and a few defects."""
+    has_ids, is_sealed = draw(st.sampled_from([True, True, False])), draw(st.sampled_from([True, True, False]))
+    items = [{"type": "message", "role": "user", "content": "begin"}]
+
+    def answered(kind, prefix, **members):
+        named = {"id": f"{prefix}_{len(items)}", "status": "completed"} if has_ids else {}
+        items.append({"type": kind} | (named if draw(st.integers(0, 9)) else {}) | members)
+
+    for number in range(draw(st.integers(2, 12))):
+        kind = draw(st.sampled_from(["function", "function", "custom_tool"]))
+        if draw(st.booleans()):
+            sealed = {"encrypted_content": _SEALED} if is_sealed else {}
+            said = [{"type": "summary_text", "text": "hm"}] if draw(st.booleans()) else []
+            answered("reasoning", "rs", summary=said, **sealed)
+        calls = [f"call_{number}_{at}" for at in range(draw(st.integers(0, 2)))]
+        if not calls or draw(st.booleans()):
+            part = {"type": "output_text", "text": draw(st.sampled_from(["well", "well", "well", " "]))}
+            part |= draw(st.sampled_from([{"annotations": []}, {"annotations": [], "logprobs": []}, {}]))
+            answered("message", "msg", role="assistant", content=draw(st.sampled_from(["well", [part], [part, part]])))
+        given = {"input": "x"} if kind == "custom_tool" else {"arguments": "{}"}
+        for call in calls:
+            answered(f"{kind}_call", "ctc" if kind == "custom_tool" else "fc", call_id=call, name="read", **given)
+        for call in calls:
+            output = draw(st.sampled_from(["r", "r", [{"type": "input_text", "text": "r"}]]))
+            output_kind = draw(st.sampled_from([kind, kind, kind, "function"]))
+            items.append({"type": f"{output_kind}_call_output", "call_id": call, "output": output})
+        if not calls or draw(st.booleans()):
+            part = {"type": "input_text", "text": draw(st.sampled_from(["go on", "go on", " "]))}
+            items.append({"type": "message", "role": "user", "content": draw(st.sampled_from([[part], [part, part]]))})
+    for _ in range(draw(st.integers(0, 2))):
+        at, to = draw(st.integers(0, len(items) - 1)), draw(st.integers(0, len(items) - 1))
+        items[at : at + 1] = draw(st.sampled_from([[], [items[at]] * 2, [items[at], items[to]], [items[to]]]))
+    return items
+
+
+@pytest.mark.parametrize("target", sorted({*TARGETS} - {"openai-responses"}))
+@settings(max_examples=40 * SCALE)
+@given(items=histories_of_items(), tools=st.sampled_from([[], TOOLS]))
+def test_items_of_responses_give_the_same_request(target, items, tools):
+    assert_same_without_quick_path(items, target, None, {"tools": tools} if tools else NO_HEAD, "input")
+
+
+@pytest.mark.parametrize("params", [{}, {"store": False}])
+@pytest.mark.parametrize("mend", [{}, {"mend": {"item_id_dropped": "observe"}}, {"reasoning": "strip"}])
+@settings(max_examples=150 * SCALE)
+@given(items=histories_of_items(), model=st.sampled_from(["gpt-5", "o3-mini", "claude-sonnet-4-5", None]))
+def test_items_of_responses_go_back_alike(items, model, mend, params):
+    assert_same_without_quick_path(items, "openai-responses", mend, {"model": model, "params": params}, "input")
+
+
+@settings(max_examples=100 * SCALE)
+@given(items=histories_of_items())
+def test_incremental_and_whole_requests_of_items_are_equal(items):
+    Kit("openai-responses").incremental({"input": items})
 
 
 @pytest.mark.parametrize(
@@ -287,6 +410,41 @@ def test_answers_of_client_libraries_stay_in_the_quick_path(written_one_by_one, 
     done = normalize([HELLO[0], answer, {"role": "user", "content": [*results, _text("and")]}, *HELLO[1:-1]], to=target)
     assert [at for at in written_one_by_one if at < 3] == []
     assert not done.fixes
+
+
+def test_items_of_responses_stay_in_the_quick_path(written_one_by_one):
+    reasoning = {"type": "reasoning", "summary": [], "encrypted_content": _SEALED}
+    part = {"type": "output_text", "text": "well"}
+    answer = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [part]}
+    call = {"type": "function_call", "name": "read", "arguments": "{}", "status": "completed"}
+    custom = {"type": "custom_tool_call", "name": "patch", "input": "x"}
+    calls = [call | {"id": "fc_1", "call_id": "a"}, custom | {"id": "ctc_1", "call_id": "b"}]
+    outputs = [
+        {"type": "function_call_output", "call_id": "a", "output": "r"},
+        {"type": "custom_tool_call_output", "call_id": "b", "output": "r"},
+    ]
+    question = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and"}]}
+    items = [question, reasoning | {"id": "rs_1"}, answer, *calls, *outputs, question, HELLO[1]]
+    done = normalize({"input": items, "model": "gpt-5"}, to="openai-responses")
+    assert written_one_by_one == []
+    assert not done.fixes
+    written = msgspec.json.decode(done.body)["input"]
+    assert written[1:7] == items[1:7]
+
+
+def test_calls_without_ids_stay_in_the_quick_path(written_one_by_one):
+    call = {"role": "model", "parts": [{"functionCall": {"name": name, "args": {}}} for name in ("ls", "ls", "cat")]}
+    responses = [{"functionResponse": {"name": name, "response": {"result": "r"}}} for name in ("ls", "ls", "cat")]
+    question = {"role": "user", "parts": [{"text": "and"}]}
+    contents = [
+        question,
+        *[call, {"role": "user", "parts": responses}] * 3,
+        {"role": "model", "parts": [{"text": "a"}]},
+    ]
+    done = normalize({"contents": contents}, to="gemini")
+    assert written_one_by_one == []
+    assert not done.fixes
+    assert msgspec.json.decode(done.body)["contents"] == contents
 
 
 def test_media_beyond_a_limit_take_only_their_messages_out_of_the_quick_path(written_one_by_one):

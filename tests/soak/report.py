@@ -13,9 +13,9 @@ import gateway_topics
 from msgspec import Struct, field
 from soak.memory import WARM, growth
 
-# Once the caches are full. Shorter runs fill them: 64 MiB of conversations by an estimate.
+# Once the caches are full. Shorter runs fill them; conversations of 64 MiB by the gateway's estimate took 103 MiB.
 _MOST_GROWTH_KIB = 12 * 1024
-_MOST_FILLING_KIB = 96 * 1024
+_MOST_FILLING_KIB = 128 * 1024
 # Delivered records are deleted with their segment of 16 MiB; the last segment stays.
 _MOST_LEFT = 32 * 2**20
 _SHOWN = 15
@@ -33,6 +33,7 @@ class Counted(Struct):
         mismatches: requests that the worker wrote differently from the gateway.
         seconds: by part of the run.
         journal_left: bytes of the journal at the end.
+        stuck: the reason why the worker did not finish; "" if it did.
     """
 
     kills: int = 0
@@ -41,6 +42,7 @@ class Counted(Struct):
     mismatches: float = 0
     seconds: dict[str, float] = field(default_factory=dict)
     journal_left: int = 0
+    stuck: str = ""
 
 
 def judge(options, load, counted, samples):
@@ -52,6 +54,8 @@ def judge(options, load, counted, samples):
         found.append(f"{len(load.invalid)} invalid bodies reached the provider")
     if counted.losses:
         found.append(f"not, or not completely, published: {dict(counted.losses)}")
+    if counted.stuck:
+        found.append(f"the worker did not finish: {counted.stuck}")
     if counted.mismatches:
         found.append(f"gateway_mismatch is {counted.mismatches:.0f}")
     if counted.journal_left > _MOST_LEFT:

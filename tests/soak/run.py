@@ -44,7 +44,8 @@ _OUTAGES = ("stop", "kill", "freeze")
 _LOSSES = ("reknit_serve_log_incomplete_total", "reknit_serve_log_lost_total")
 # Without a record for longer, what is missing does not come.
 _SILENT_SECONDS = 10.0
-_TAIL_SECONDS = 3_600.0
+# For the worker, after the load.
+_TAIL_SECONDS = 300.0
 
 
 class Fault(Struct, frozen=True):
@@ -107,7 +108,10 @@ class Soak:
             self.sampler.take()
             await self.gateway.stop()
         with self.timed("worker"):
-            await lab.drained(*place, _TAIL_SECONDS)
+            try:
+                await lab.drained(*place, _TAIL_SECONDS)
+            except AssertionError as error:  # the audit shows what is missing
+                self.counted.stuck = str(error)
             _, page = await asyncio.to_thread(worker.ask, "/metrics")
         self.counted.mismatches = gateway_topics.metric(page, "reknit_gateway_mismatch_total")
         self.counted.journal_left = self.samples[-1].journal

@@ -1,18 +1,20 @@
-"""How long the end of an answer waits for the journal."""
+"""How long the end of an answer waits for the journal, and how often the sender does."""
 
 import asyncio
 import threading
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
 from input_brokers import InputBrokers
 
 from reknit.pipeline.serve import input_log
-from reknit.pipeline.serve.input_log import InputLog
+from reknit.pipeline.serve.input_log import InputLog, end_of_run
 from reknit.pipeline.serve.journal import Journal
 from reknit.pipeline.serve.journal_format import InputRecord
 from reknit.pipeline.serve.metrics import GatewayMetrics
-from reknit.topics import AGENT_TURNS
+from reknit.topics import AGENT_TURNS, PROVIDER_EVENTS
+from reknit.topics import headers as names
 
 
 class SlowJournal(Journal):
@@ -95,3 +97,29 @@ async def test_nothing_waits_for_a_journal_that_is_stalled_until_it_stores_again
         await log.stored()
         monkeypatch.undo()
         assert (len(waits), journal.appended) == (2, 1)
+
+
+async def test_the_records_of_a_run_that_waited_are_read_in_one_step(tmp_path):
+    """The thread of the journal is busy with new records, so each step of the sender takes long."""
+    runs, pieces = 20, 30
+    journal, brokers, steps = Journal(tmp_path), InputBrokers(), Counter()
+    for seq in range(pieces):
+        journal.append([piece(f"run{run}", seq) for run in range(runs)])
+    journal.append([end_of_run(piece(f"run{run}", pieces - 1), "end of stream") for run in range(runs)])
+    log = InputLog(journal, brokers.connect, GatewayMetrics())
+    in_thread = log._in_thread
+
+    async def counted(function, *arguments):
+        steps[function.__name__] += 1
+        return await in_thread(function, *arguments)
+
+    log._in_thread = counted
+    log.start()
+    await brokers.ends(runs)
+    await log.close()
+    assert [value for _, _, value, _ in brokers.records if value] == [b"piece"] * runs * pieces
+    assert steps["read_again"] <= runs
+
+
+def piece(run, seq):
+    return InputRecord(PROVIDER_EVENTS, "s", b"piece", ((names.RUN, run.encode()),), run, seq)

@@ -16,6 +16,7 @@ from input_brokers import InputBrokers, Worker
 from multidict import CIMultiDict
 from sender_runs import anthropic
 
+from reknit.pipeline.serve import conversations
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.journal import Journal
 from reknit.pipeline.serve.journal_format import InputRecord
@@ -293,6 +294,16 @@ async def test_tenants_and_branches_have_sessions_of_their_own(tmp_path):
     assert len(set(sessions)) == 3
     tenants = [session.partition("/")[0] for session in sessions]
     assert (tenants[0] == tenants[2], tenants[0] == tenants[1]) == (True, False)
+
+
+async def test_the_key_of_a_conversation_is_made_once_for_a_request(tmp_path, monkeypatch):
+    made, real = [], conversations.conversation_key
+    monkeypatch.setattr(
+        conversations, "conversation_key", lambda *given, **more: made.append(1) or real(*given, **more)
+    )
+    async with running(tmp_path) as gateway:
+        await conversation(gateway, INTERRUPTED, [3, 3])
+    assert len(made) == 2
 
 
 def test_requests_of_a_client_that_signs_each_one_have_one_session():

@@ -188,8 +188,8 @@ def _texts(parts: Raw | UnsetType) -> list[str] | None:
 
 
 def _own_of(item: _Siblings, kind: str = "", **members: Raw | str | UnsetType | None) -> Own | UnsetType:
-    if item.status is item.namespace is item.caller is item.phase is item.agent is item.is_async is UNSET:
-        return own_of(RESPONSES, kind, id=item.id, **members)  # most items have none of these
+    if item.namespace is item.caller is item.phase is item.agent is item.is_async is UNSET:
+        return own_of(RESPONSES, kind, id=item.id, **members, status=item.status)  # most items have none of the others
     return own_of(
         RESPONSES,
         kind,

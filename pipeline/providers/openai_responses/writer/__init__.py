@@ -65,7 +65,8 @@ from reknit.pipeline.providers.openai_responses.writer.items import (
     takes_trailing,
     unfit_reasoning,
 )
-from reknit.pipeline.providers.openai_responses.writer.valid_run import written_in_one_pass
+from reknit.pipeline.providers.openai_responses.writer.own_items import OwnItems
+from reknit.pipeline.providers.openai_responses.writer.valid_run import WrittenItems
 from reknit.pipeline.targets import STUB, Encoded, Ending, Row, Setting, in_common_words, row, stub_for
 from reknit.pipeline.targets.head import HeadWriter, Params, WrittenHead, members_of, prompt_as_text
 from reknit.pipeline.targets.settings import GROUPS, AnswerForm, OwnSettings, Reasoning, Written, mapped, nearest
@@ -273,7 +274,8 @@ class _Items(Struct, gc=False):
         if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
             return piece
         name = msgspec.json.decode(item["id"], type=str)
-        if (stays and fits_prefix(item) and name not in self.ids) or not self.book.makes("item_id_dropped"):
+        stays = stays and fits_prefix(item["type"], name) and name not in self.ids
+        if stays or not self.book.makes("item_id_dropped"):
             self.ids.append(name)
             return piece
         del item["id"]
@@ -360,16 +362,25 @@ class ResponsesDialect(OpenAIDialect):
             return None
         first = [] if state.count else self.system
         book = FixLog(NAME, self._options.observed)
-        data, origins, count = written_in_one_pass(
-            run, part, state.count + len(first), self._options.parts, state.asked, fault=self._fault, book=book
+        parts = self._options.parts
+        own = OwnItems(
+            asked=state.asked,
+            ids=state.ids,
+            remembered=_REMEMBERED,
+            is_stored=self._stored,
+            drops_ids=book.makes("item_id_dropped"),
+            parts=parts,
+            fault=self._fault,
         )
-        if not origins:
+        written = WrittenItems(count=state.count + len(first), parts=parts, own=own, fault=self._fault, book=book)
+        written.write(run, part)
+        if not written.origins:
             return None
         return EncodedRun(
-            data=b",".join([*map(encode, first), data]),
-            state=structs.replace(state, count=count),
-            end=part.start + len(origins),
-            origins=origins,
+            data=b",".join([*map(encode, first), written.data]),
+            state=structs.replace(state, count=written.count, asked=own.asked, ids=own.ids),
+            end=part.start + len(written.origins),
+            origins=written.origins,
             fixes=book.fixes,
             dropped=book.dropped,
         )

@@ -157,9 +157,9 @@ def reasoning_item(block: Block) -> dict[str, Any]:
     return {"type": "reasoning", "summary": summary, "encrypted_content": block.signature or ""}
 
 
-def fits_prefix(item: Mapping[str, Any]) -> bool:
-    name = msgspec.json.decode(item["id"], type=str)
-    return name.startswith(_PREFIXES.get(item["type"], ""))
+def fits_prefix(kind: str, name: str) -> bool:
+    """Return True if an item of a type may have an id."""
+    return name.startswith(_PREFIXES.get(kind, ""))
 
 
 class _Item(Struct, frozen=True):

@@ -1,12 +1,12 @@
 """Messages of a valid run as items of the Responses API, written in one pass.
 
-Turns of plain text, calls, and results of text need none of the writer's work on single blocks. A test compares the
-bytes and the ledger with those of the writer.
+Turns of plain text, calls, and results of text need none of the writer's work on single blocks. Items of the API itself
+need none either, where all of them may be sent back with their ids (``own_items``). A test compares the bytes and the
+ledger with those of the writer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Any, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from reknit.pipeline.model import Text, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import Parts
 from reknit.pipeline.providers.openai.writer import content_of, result_content
 from reknit.pipeline.providers.openai_responses.writer.items import output_part
+from reknit.pipeline.providers.openai_responses.writer.own_items import OwnItems, own_rows
 from reknit.pipeline.targets import Row
 from reknit.pipeline.targets.valid_run import PlacedTurn, ReasoningFault, RunMessages, drop_reasoning, input_paths
 
@@ -39,74 +40,81 @@ class _Output(Struct, tag_field="type", tag="function_call_output"):
     output: str | list[Any]
 
 
-def written_in_one_pass(
-    run: RunMessages,
-    part: range,
-    count: int,
-    parts: Parts,
-    asked: Container[str],
-    *,
-    fault: ReasoningFault,
-    book: FixLog,
-) -> tuple[bytes, list[PlacedTurn], int]:
-    """Write the first messages of a part of a valid run that the API takes as they are.
+class WrittenItems(Struct, kw_only=True):
+    """Items of a valid run.
 
-    Args:
-        run: the messages, whose tools' names can stay.
-        part: the indexes of those to write.
-        count: the number of items of the body before them.
+    Attributes:
+        count: the number of the body's items after them.
         parts: the forms of blocks.
-        asked: the ids of calls whose output has a type of its own.
+        own: the calls and ids of items so far, and which items may be sent back.
         fault: returns why reasoning cannot go back.
         book: receives the fixes of reasoning that is dropped.
-
-    Returns:
-        The items, joined by commas; the origins of each turn; and the number of the body's items after them.
+        items: the items, ready to encode.
+        origins: the origins of each turn.
     """
-    written: list[Any] = []
-    rows: list[PlacedTurn] = []
-    for at in part:
-        came, before = run.turns[at], len(written)
-        turn = run.without_reasoning(at, fault, book) if at in run.special else came
-        if turn is None:
-            break
-        if turn.role == "assistant":
-            _add_assistant(written, turn)
-        elif not _add_user(written, turn, parts, asked):
-            del written[before:]
-            break
-        if turn is not came:
-            drop_reasoning(came, fault, book)
-        rows.append(PlacedTurn(turn, count + before, _rows))
-    return _encode(written)[1:-1], rows, count + len(written)
+
+    count: int
+    parts: Parts
+    own: OwnItems
+    fault: ReasoningFault
+    book: FixLog
+    items: list[Any] = []
+    origins: list[PlacedTurn] = []
+
+    def write(self, run: RunMessages, part: range) -> None:
+        """Write the first messages of a part of a run that the API takes as they are."""
+        for at in part:
+            came = run.turns[at]
+            turn = run.without_reasoning(at, self.fault, self.book) if at in run.special else came
+            if turn is None:
+                items, origin = self.own.written(came), PlacedTurn(came, self.count, own_rows)
+            else:
+                items, origin = self._plain(turn), PlacedTurn(turn, self.count, _rows)
+            if items is None:
+                break
+            if turn is not None and turn is not came:
+                drop_reasoning(came, self.fault, self.book)
+            self.origins.append(origin)
+            self.items += items
+            self.count += len(items)
+
+    @property
+    def data(self) -> bytes:
+        """The items, joined by commas."""
+        return _encode(self.items)[1:-1]
+
+    def _plain(self, turn: Turn) -> list[Any] | None:
+        return _assistants(turn) if turn.role == "assistant" else self._users(turn)
+
+    def _users(self, turn: Turn) -> list[Any] | None:
+        """Return the results, then the texts as one message; None if a result needs a type of its own."""
+        items: list[Any] = []
+        texts: list[Text] = []
+        for block in turn.blocks:
+            if type(block) is ToolResult:
+                if block.tool_use_id in self.own.asked:
+                    return None
+                items.append(_Output(block.tool_use_id, result_content(block, self.parts)))
+            elif type(block) is Text:
+                texts.append(block)
+        if texts:
+            items.append(_Message(content_of(texts, self.parts), "user"))
+        return items
 
 
-def _add_assistant(written: list[Any], turn: Turn) -> None:
-    """Add the texts as one message, then the calls: in a valid turn no text follows a call."""
+def _assistants(turn: Turn) -> list[Any]:
+    """Return the texts as one message, then the calls: in a valid turn no text follows a call."""
+    items: list[Any] = []
     texts = [block for block in turn.blocks if type(block) is Text]
     if texts:
         content = texts[0].text if len(texts) == 1 else [output_part(text) for text in texts]
-        written.append(_Message(content, "assistant"))
-    written.extend(
+        items.append(_Message(content, "assistant"))
+    items.extend(
         _Call(block.id, block.name, bytes(block.input).decode().strip())
         for block in turn.blocks
         if type(block) is ToolUse
     )
-
-
-def _add_user(written: list[Any], turn: Turn, parts: Parts, asked: Container[str]) -> bool:
-    """Add the results, then the texts as one message; False if a result needs a type of its own."""
-    texts: list[Text] = []
-    for block in turn.blocks:
-        if type(block) is ToolResult:
-            if block.tool_use_id in asked:
-                return False
-            written.append(_Output(block.tool_use_id, result_content(block, parts)))
-        elif type(block) is Text:
-            texts.append(block)
-    if texts:
-        written.append(_Message(content_of(texts, parts), "user"))
-    return True
+    return items
 
 
 def _rows(turn: Turn, first: int) -> list[Row]:
