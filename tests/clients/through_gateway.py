@@ -271,15 +271,18 @@ def main() -> None:
         run_on_loopback()
         judge, failures, count = Judge(PORT if given.direct else UPSTREAM_PORT), 0, 0
         stack.callback(judge.close)
-        if not given.direct:
-            stack.enter_context(gateway(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-")))))
         for name, make in chosen.items():
-            for case in given.case or CASES:
-                fault, made = run_case(case, make, judge, Counter if given.direct else counted)
-                count += 1
-                failures += bool(fault)
-                sys.stdout.write(f"{name}, {case}: {fault or 'as it must be'} ({made})\n")
-                sys.stdout.flush()
+            with ExitStack() as running:
+                if not given.direct:
+                    # A gateway of its own: the other would remember the refusal of a conversation that begins equally.
+                    state = running.enter_context(tempfile.TemporaryDirectory(prefix="gateway-"))
+                    running.enter_context(gateway(Path(state)))
+                for case in given.case or CASES:
+                    fault, made = run_case(case, make, judge, Counter if given.direct else counted)
+                    count += 1
+                    failures += bool(fault)
+                    sys.stdout.write(f"{name}, {case}: {fault or 'as it must be'} ({made})\n")
+                    sys.stdout.flush()
     sys.stdout.write(f"{count} cases, {failures} failures\n")
     sys.exit(bool(failures) or not count)
 
