@@ -165,6 +165,11 @@ class JoinedTurn(Turn, frozen=True, kw_only=True, gc=False):
     items: tuple[Turn, ...]
 
 
+def messages_in(turn: Turn) -> tuple[Turn, ...]:
+    """Return the input messages of a turn: those that were joined, or itself."""
+    return turn.items if isinstance(turn, JoinedTurn) else (turn,)
+
+
 class RenamedTurn(Turn, frozen=True, kw_only=True, gc=False):
     """A turn whose calls or results got other ids: ``came_as`` has those of the input, None for other blocks."""
 

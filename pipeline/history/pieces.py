@@ -20,7 +20,18 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.fixes import FIXES, Fate, Fix, make
-from reknit.pipeline.model import Block, JoinedTurn, Own, RenamedTurn, Role, Text, ToolResult, ToolUse, Turn, Unknown
+from reknit.pipeline.model import (
+    Block,
+    Own,
+    RenamedTurn,
+    Role,
+    Text,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+    messages_in,
+)
 
 Speaker: TypeAlias = Literal["user", "assistant"]
 
@@ -172,7 +183,7 @@ def block_path(turn: Turn, at: int) -> str:
 def message_of(turn: Turn) -> Message:
     """A valid turn as the message it is."""
     pieces: list[TrackedBlock] = []
-    for item in turn.items if isinstance(turn, JoinedTurn) else (turn,):
+    for item in messages_in(turn):
         before = len(pieces)
         pieces += [TrackedBlock(block, item.index, block_path(item, at)) for at, block in enumerate(item.blocks)]
         if item.own is not UNSET and len(pieces) > before:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from os.path import commonprefix
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,7 +25,7 @@ from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.session.bindings import End, end_of
 from reknit.pipeline.session.documents import GrowingDocument
 from reknit.pipeline.session.request import Normalized
-from reknit.pipeline.stages.content import MARKS, ROOTS
+from reknit.pipeline.stages.content import ROOTS, may_have_marks
 
 # Memory for all conversations at most, by an estimate.
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -35,8 +34,6 @@ _BYTES_OF_MESSAGE: Final = 2048
 # The messages at the end that may lose a breakpoint. A request has four breakpoints at most, and clients mark the last
 # two messages or the last two turns of the user.
 _MOVING: Final = 8
-# The beginning that the names of breakpoints have in common. Another member with it costs time only.
-_MARK: Final = f'"{commonprefix(sorted(MARKS))}'.encode()  # noqa: RUF071  these are names, no paths
 _messages: Final = msgspec.json.Decoder(list[Raw]).decode
 
 # The endpoint, the first message, and every member of the body but the messages.
@@ -177,7 +174,7 @@ def _added(document: GrowingDocument, messages: list[Raw], count: int, kept: int
 def _first_marked(messages: list[Raw]) -> int:
     """Return the index of the first of the last messages with a breakpoint; without one the number of messages."""
     for at in range(max(0, len(messages) - _MOVING), len(messages)):
-        if _MARK in bytes(messages[at]):
+        if may_have_marks(bytes(messages[at])):
             return at
     return len(messages)
 

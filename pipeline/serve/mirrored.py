@@ -20,7 +20,7 @@ from msgspec import Raw, Struct, field, structs
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.history.readers.shapes import read, read_message, read_setting
 from reknit.pipeline.model import ToolResult, ToolUse
-from reknit.pipeline.stages.content import MARKS, ROOTS, ComparedValues, unmarked
+from reknit.pipeline.stages.content import ROOTS, ComparedValues, may_have_marks, unmarked
 from reknit.pipeline.stages.defaults import chains_in
 from reknit.pipeline.validation import validate
 from reknit.topics.headers import Headers
@@ -219,7 +219,7 @@ def _member(value: Raw | None, name: str) -> Raw | None:
 
 def _without_marks(message: Raw) -> Raw:
     """Return a message to append, without cache breakpoints: all together would be too many."""
-    if any(mark.encode() in bytes(message) for mark in MARKS):
+    if may_have_marks(bytes(message)):
         return Raw(msgspec.json.encode(unmarked(msgspec.json.decode(message))))
     return message
 

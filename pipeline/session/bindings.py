@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
-from reknit.pipeline.model import JoinedTurn, RedactedThinking, Thinking, Turn
+from reknit.pipeline.model import RedactedThinking, Thinking, Turn, messages_in
 from reknit.pipeline.session.prefix import PrefixChange
 from reknit.pipeline.session.request import Account
 from reknit.pipeline.session.settled import SettledPart
@@ -332,7 +332,7 @@ def _sent_messages(parts: Iterable[bytes], rows: _Rows) -> list[SentMessage]:
 def _indices(rows: Origins) -> list[int]:
     """The indexes of the input messages that a message of the body has something of."""
     if isinstance(rows, Turn):
-        return [item.index for item in (rows.items if isinstance(rows, JoinedTurn) else (rows,))]
+        return [item.index for item in messages_in(rows)]
     places = (path.split(".", 2) for path, *_ in expanded(rows))
     return [int(place[1]) for place in places if len(place) > 1 and place[1].isdecimal()]
 

@@ -18,6 +18,7 @@ ROOTS: Final = ("messages", "contents", "input")
 """Where the shapes of bodies have their messages; the first that a body has counts."""
 MARKS: Final = frozenset({"cache_control", "cachePoint"})
 """Cache breakpoints."""
+_MARK_NAMES: Final = tuple(name.encode() for name in sorted(MARKS))
 
 
 # Memory of an entry besides its JSON before and after.
@@ -99,6 +100,11 @@ _NOTHING_KEPT: Final = ComparedValues()
 def content_sha256(body: bytes) -> str:
     """Return the SHA-256 of a body's content; that of its bytes where it is no JSON object."""
     return _NOTHING_KEPT.content_sha256(body)
+
+
+def may_have_marks(message: bytes) -> bool:
+    """Return False if the JSON of a message has no cache breakpoint; it may also name one in a text."""
+    return any(name in message for name in _MARK_NAMES)
 
 
 def unmarked(value: Any, *, compared: bool = False) -> Any:  # noqa: ANN401  JSON

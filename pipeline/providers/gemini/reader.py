@@ -207,7 +207,6 @@ class Parts:
     The members of a part are read by their declarations. Which member it has, and whether the members next to it
     require that the part is kept whole, is not part of a declaration.
 
-
     Args:
         responses: those whose texts are decoded together.
     """

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from reknit.pipeline.history.pieces import RESPONSES
 from reknit.pipeline.history.unusual import unusual
-from reknit.pipeline.model import JoinedTurn, Own, Text, ToolResult, ToolUse, Turn
+from reknit.pipeline.model import Own, Text, ToolResult, ToolUse, Turn, messages_in
 from reknit.pipeline.options import Parts
 from reknit.pipeline.providers.openai.writer import content_of, result_content
 from reknit.pipeline.providers.openai.writer.parts import own_members
@@ -167,7 +167,7 @@ class OwnItems(Struct, kw_only=True):
 
 def _placed(turn: Turn) -> Iterator[_Placed]:
     """Yield the blocks of a turn, each with the members of its message where it is the first one there."""
-    for item in turn.items if isinstance(turn, JoinedTurn) else (turn,):
+    for item in messages_in(turn):
         own = item.own
         for block in item.blocks:
             yield block, own
