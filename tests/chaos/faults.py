@@ -296,18 +296,19 @@ async def replay(pipeline: Pipeline) -> None:
         slow = harness.WorkerProcess("slow", [*command, "--rate", "100"], pipeline.directory / "slow.log", 0)
         fleet.workers.append(slow.start())
         await pipeline.until(lambda: _is_under_way(pipeline, name), "the replay is under way")
-        assert slow.running, slow.tail()
+        assert slow.running, f"status {slow.status}: {slow.tail()}"
         slow.kill()
         for other in [fleet.start(), fleet.start()]:
-            assert await other.wait(180) == 0, other.tail()
+            assert await other.wait(180) == 0, f"status {other.status}: {other.tail()}"
     replayed = f"{pipeline.prefix}replay.{name}."
     done = await pipeline.run("diff", pipeline.prefix, replayed, "--expect-none", "--json")
     summary = json.loads(done.stdout.splitlines()[-1])["summary"]
-    assert done.returncode == 0, summary
+    assert done.returncode == 0, (summary, done.stderr)
     # The workers continue meanwhile, and records after the replay's ends are not part of it.
     assert set(summary["not_compared"]) <= {"its events went on, and only one side has read them"}, summary
     assert summary["compared"]["sessions"] > 10, summary
-    assert (await pipeline.run("replay", "delete", name)).returncode == 0
+    deleted = await pipeline.run("replay", "delete", name)
+    assert deleted.returncode == 0, deleted.stderr
 
 
 async def _is_under_way(pipeline: Pipeline, name: str) -> bool:
