@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from reknit.pipeline.cli import say, write_json
 from reknit.pipeline.cli.broker import run_with_broker
 from reknit.pipeline.cli.config import session_defaults, setting_option, with_config
 from reknit.pipeline.errors import InputError, ReknitError, expected_one_of
-from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.admin import TIMEOUT_SECONDS, connected
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.settings import Config, StateSettings
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 _STATE_OF = {TURNS_STATE: AGENT_TURNS, EVENTS_STATE: PROVIDER_EVENTS}
 # Timestamps of outputs and inputs are from different clocks.
 _SKEW_MS = 60_000
-_LOOK_AGAIN_SECONDS = 0.5
 
 
 def _worker_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -158,13 +155,9 @@ async def _positions(config: Config) -> dict[tuple[str, int], GroupPosition]:
 
     group = f"{config.prefix}reknit"
     prefix = config.inputs_prefix
-    async with connected(config) as admin:
-        # A killed worker stays a member of the group for this time.
-        deadline = time.monotonic() + config.session_seconds
-        while await admin.is_at_work(group):
-            if time.monotonic() > deadline:
-                raise InputError("group_at_work", f"workers of group {group} are running; stop them first")
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    async with connected(config, TIMEOUT_SECONDS + config.session_seconds) as admin:
+        if not await admin.is_idle_within(group, config.session_seconds):
+            raise InputError("group_at_work", f"workers of group {group} are running; stop them first")
         committed = await admin.committed(group)
     found = {
         (place.topic.removeprefix(prefix), place.partition): read_group_position(*each)

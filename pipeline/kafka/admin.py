@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import TopicPartition
@@ -27,8 +28,12 @@ from reknit.topics.cluster import Found, Wanted, wanted
 
 # Kafka's codes for a group with members and for a missing group; the client defines neither.
 _NON_EMPTY_GROUP, _NO_SUCH_GROUP = 68, 69
+# Pause before a coordinator is asked again.
+_RETRY_SECONDS = 0.2
 # The id of the embedded broker's cluster.
 EMBEDDED_CLUSTER: Final = "reknit-embedded"
+# Time limit of a command's administration, without what it waits for.
+TIMEOUT_SECONDS: Final = 30.0
 # Origin of a setting in a broker's answer: the topic itself (KIP-226).
 _ON_THE_TOPIC = 1
 
@@ -116,32 +121,67 @@ class Admin:
 
     async def is_at_work(self, group: str) -> bool:
         """Return whether a group has members."""
-        try:
-            (answer,) = await self._client.describe_consumer_groups([group])
-        except GroupCoordinatorNotAvailableError:
-            return False  # as above
-        ((code, _, state, *_),) = answer.groups
+        code, state = await _settled(partial(self._describe_group, group))
         if code != _NO_SUCH_GROUP:
             _refused(f"describe group {group}", code, None)
         return state not in {"", "Dead", "Empty"}
 
-    async def delete_group(self, group: str) -> None:
+    async def is_idle_within(self, group: str, seconds: float) -> bool:
+        """Return whether a group has no members, now or within this time.
+
+        A process that was killed, or ended before it had joined, is a member until its session times out.
+        """
+        deadline = asyncio.get_running_loop().time() + seconds
+        while await self.is_at_work(group):
+            if asyncio.get_running_loop().time() > deadline:
+                return False
+            await asyncio.sleep(_RETRY_SECONDS)
+        return True
+
+    async def delete_group(self, group: str, session_seconds: float) -> None:
         """Delete a group, if it exists.
 
         Raises:
-            InputError: ``group_at_work``, if it has members.
+            InputError: ``group_at_work``, if it has members after the time of a session.
         """
-        request, node = DeleteGroupsRequest([group]), await self._client.find_coordinator(group)
-        answer = await self._client._send_request(request, node)  # noqa: SLF001  the client has no call for this request
-        ((_, code),) = answer.results
+        code = _NON_EMPTY_GROUP
+        if await self.is_idle_within(group, session_seconds):
+            code, _ = await _settled(partial(self._delete_group, group))
         if code == _NON_EMPTY_GROUP:
             raise InputError("group_at_work", f"processes of group {group} are still at work; end them first")
         if code != _NO_SUCH_GROUP:
             _refused(f"delete group {group}", code, None)
 
+    async def _describe_group(self, group: str) -> tuple[int, str]:
+        try:
+            (answer,) = await self._client.describe_consumer_groups([group])
+        except GroupCoordinatorNotAvailableError:
+            return 0, ""  # as in `committed`
+        ((code, _, state, *_),) = answer.groups
+        return code, state
+
+    async def _delete_group(self, group: str) -> tuple[int, str]:
+        try:
+            node = await self._client.find_coordinator(group)
+        except GroupCoordinatorNotAvailableError as error:
+            return error.errno, ""
+        # The client has no call for this request.
+        answer = await self._client._send_request(DeleteGroupsRequest([group]), node)  # noqa: SLF001  as above
+        ((_, code),) = answer.results
+        return code, ""
+
+
+async def _settled(ask: Callable[[], Awaitable[tuple[int, str]]]) -> tuple[int, str]:
+    """Return the answer of a group's coordinator; ask again while it moves to another broker or loads its groups."""
+    while True:
+        code, state = await ask()
+        if not getattr(for_code(code), "retriable", False):
+            return code, state
+        await asyncio.sleep(_RETRY_SECONDS)
+
 
 @asynccontextmanager
-async def connected(cluster: Cluster, timeout_seconds: float = 30.0) -> AsyncIterator[Admin]:
+async def connected(cluster: Cluster, timeout_seconds: float = TIMEOUT_SECONDS) -> AsyncIterator[Admin]:
     """Yield the administration of a cluster.
 
     Raises:

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.errors import InputError
-from reknit.pipeline.kafka.admin import connected
+from reknit.pipeline.kafka.admin import TIMEOUT_SECONDS, connected
 from reknit.pipeline.kafka.reading import read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.objects import open_objects
@@ -123,7 +123,7 @@ async def delete(config: Config, replay: str) -> int:
     work = replay_config(config, replay)
     every = {qualified(topic.name, work.prefix) for topic in (*TOPICS_BESIDE, REPLAY_PLAN)}
     inputs = {qualified(topic, work.prefix) for topic in INPUTS}
-    async with connected(config) as admin:
+    async with connected(config, TIMEOUT_SECONDS + config.session_seconds) as admin:
         found = await admin.describe(every | inputs)
         there = [name for name in found if name in every]
         if not there:
@@ -140,7 +140,7 @@ async def delete(config: Config, replay: str) -> int:
                 f"the topics under {work.prefix} hold no plan of a replay {replay!r}; nothing deleted. If a start was "
                 f"interrupted, run it again with --id {replay} first",
             )
-        await admin.delete_group(f"{work.prefix}reknit")
+        await admin.delete_group(f"{work.prefix}reknit", config.session_seconds)
         await admin.delete(there)
     objects = open_objects(work)
     if objects is not None:

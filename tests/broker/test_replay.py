@@ -22,6 +22,7 @@ from chaos.trial import die_at
 from chaos.worker import BEFORE_STATE
 from test_docs import BLOCK, environment
 
+from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.replay import Plan
 from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
 from reknit.pipeline.settings import Config
@@ -182,6 +183,23 @@ async def test_processes_share_a_replay_to_its_frozen_ends_though_one_is_killed(
     (went_on,) = own.left_out.values()
     assert {key.encode() for key in went_on} == {key for topic, key, *_ in more if topic == PROVIDER_EVENTS} != set()
     assert await own.ends() == before
+
+
+async def test_a_replay_is_deleted_when_no_process_is_a_member_and_a_killed_one_is_waited_for(live, free_port):
+    command = live.replay_command("--id", "deleted", "--rate", "1")
+    config = command[command.index("--config") + 1]
+    delete = [sys.executable, "-m", "reknit", "replay", "delete", "deleted", *live.place, "--config", config]
+    with harness.Fleet(lambda _: command, live.directory, free_port) as fleet:
+        process = fleet.start()
+        await live.plan("deleted")
+        async with connected(Config(bootstrap_servers=live.bootstrap)) as admin, asyncio.timeout(60):
+            while not await admin.is_at_work(f"{live.prefix}replay.deleted.reknit"):  # noqa: ASYNC110  another process joins
+                await asyncio.sleep(0.1)
+        refused = await asyncio.to_thread(run, delete)
+        assert (refused.returncode, "are still at work; end them first" in refused.stderr) == (2, True)
+        process.kill()
+        assert run(delete).returncode == 0
+    assert "there is no replay 'deleted'" in run(delete).stderr
 
 
 async def test_a_replay_differs_from_live_work_where_its_configuration_does(live, tmp_path):
