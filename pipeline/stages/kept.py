@@ -28,7 +28,7 @@ KINDS = frozenset({DEADLINE, _MARKER, _TIME})
 _FREED_AT_ONCE = 64
 
 _WORDS: dict[Why, str] = {
-    "expired": "the session has expired; session.opened or history.restored begins it anew",
+    "expired": "the session has expired; session.opened or history.restored starts it again",
     "forgotten": "the session was forgotten",
 }
 

@@ -76,6 +76,10 @@ def sent(history, source, target, model=None):
     return json.loads(done.body), [(fix.code, fix.detail) for fix in done.fixes]
 
 
+def violations(body, target):
+    return {each.rule for each in validate(json.dumps(body).encode(), target, MODELS[target])}
+
+
 @pytest.mark.parametrize("target", MODELS)
 @pytest.mark.parametrize(
     ("source", "history", "place"),
@@ -133,15 +137,29 @@ def test_stop_sequences_are_as_many_as_the_provider_takes_and_none_is_blank(targ
     group = body.get("generationConfig") or body.get("inferenceConfig") or body
     assert next(value for name, value in group.items() if name.startswith("stop")) == written
     assert [code for code, _ in fixes] == ["parameter_nearest"]
+    assert violations(body, target) & {"ANT-46", "BED-35", "BED-36g", "GEM-24c"} == set()
     body, _ = sent({**CLAUDE, "stop_sequences": ["", ""]}, "anthropic", target)
     assert "stop" not in json.dumps(body)
 
 
+def test_gemini_gets_no_empty_list_of_stop_sequences():
+    given = {**GEMINI, "generationConfig": {"stopSequences": [], "topK": 3}}
+    assert "GEM-24d" in violations(given, "gemini")
+    body, fixes = sent(given, "gemini", "gemini")
+    assert (body["generationConfig"], [code for code, _ in fixes]) == ({"topK": 3}, ["parameter_unsupported"])
+    assert "GEM-24d" not in violations(body, "gemini")
+
+
+@pytest.mark.parametrize("tier", ["standard_only", "standard"])
 @pytest.mark.parametrize("target", ["openai-chat", "openai-responses", "deepseek", "moonshot", "vllm"])
-def test_a_tier_of_claude_has_its_name_here(target):
-    body, fixes = sent({**CLAUDE, "service_tier": "standard_only"}, "anthropic", target)
+def test_a_tier_of_another_provider_has_its_name_here(target, tier):
+    body, fixes = sent({**CLAUDE, "service_tier": tier}, "anthropic", target)
     assert body["service_tier"] == "default"
-    assert ("parameter_nearest", "service_tier: standard_only -> default") in fixes
+    assert ("parameter_nearest", f"service_tier: {tier} -> default") in fixes
+    assert violations(body, target) & {"OAI-19c", "RSP-20c"} == set()
+    assert violations({**body, "service_tier": tier}, target) & {"OAI-19c", "RSP-20c"} == (
+        {"openai-chat": {"OAI-19c"}, "openai-responses": {"RSP-20c"}}.get(target, set())
+    )
 
 
 @pytest.mark.parametrize(

@@ -338,6 +338,21 @@ def _judge_inference(config: object, walk: Turns) -> None:
             walk.refuse(rules.RANGE, path, value=value, bound=f"greater than or equal to {least}")
         elif most is not None and value > most:
             walk.refuse(rules.RANGE, path, value=value, bound=f"less than or equal to {most}")
+    _judge_stops(config.get("stopSequences"), walk)
+
+
+def _judge_stops(stops: object, walk: Turns) -> None:
+    path = "inferenceConfig.stopSequences"
+    if stops is None:
+        return
+    if not isinstance(stops, list):
+        _refuse_type(walk, path, "list")
+        return
+    for at, stop in enumerate(stops):
+        if not isinstance(stop, str):
+            _refuse_type(walk, f"{path}.{at}", "string")
+        elif not stop:
+            refuse_constraint(walk, rules.EMPTY_STRING, "", f"{path}.{at}")
 
 
 def _judge_system(system: object, walk: Turns) -> None:

@@ -349,7 +349,7 @@ RANGE = rule("BED-34", "hard",
     summary="maxTokens is at least 1; temperature and topP lie between 0 and 1.",
     repair="clamp it", source="the service's own model")
 EMPTY_STRING = rule("BED-35", "hard", CONSTRAINT.message,
-    summary="No system text and no description of a tool is empty.",
+    summary="No system text, no description of a tool and no stop sequence is empty.",
     repair="drop it", source="the service's own model")
 # fmt: on
 

@@ -40,6 +40,9 @@ EFFORT = rule("BED-36e", "hard", MODEL_ERRORS + claude.EFFORT.message,
 LEVEL = rule("BED-36f", "hard", MODEL_ERRORS + claude.LEVEL.message,
     summary="ANT-44b, of Claude models.",
     repair="take the nearest one", source="as ANT-44b")
+BLANK_STOP = rule("BED-36g", "soft", MODEL_ERRORS + claude.BLANK_STOP.message,
+    summary="ANT-46, of Claude models (not reported of the service itself).",
+    repair="drop it", source="as ANT-46")
 STRICT_SCHEMA = rule("BED-37", "hard", MODEL_ERRORS + claude.STRICT_SCHEMA.message,
     summary="ANT-47, of Claude models: the schemas of strict tools, and of the format of an answer.",
     repair="leave the keyword out, close the object, or drop strict", source="recorded on Sonnet 4.5")
@@ -76,12 +79,20 @@ def judge_claude_parameters(head: Mapping[str, Any], model: str | None, walk: Wa
         return _OWN.get(name, f"additionalModelRequestFields.{name}")
 
     judge_claude(walk, request, model, _BY_MODEL, place)
+    _judge_stops(_inner(head, "inferenceConfig", "stopSequences"), walk)
     named = version_of(model)
     if named is None or named[1] < _COMPILES:
         return
     for path, at, schema in _strict_schemas(head, request):
         if words := schema_fault(schema):
             walk.refuse(STRICT_SCHEMA, path, at=at, words=words)
+
+
+def _judge_stops(stops: object, walk: Walk) -> None:
+    """Report blank stop sequences; the service itself refuses empty ones."""
+    for at, stop in enumerate(stops if isinstance(stops, list) else ()):
+        if isinstance(stop, str) and stop and not stop.strip():
+            walk.refuse(BLANK_STOP, f"inferenceConfig.stopSequences.{at}")
 
 
 def _strict_schemas(head: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:

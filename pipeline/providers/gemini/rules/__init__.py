@@ -320,6 +320,9 @@ def _judge_generation(config: dict[str, Any], walk: Turns) -> None:
     mime = config.get("responseMimeType")
     if isinstance(mime, str) and mime and mime not in _ANSWER_TYPES:
         walk.refuse(rules.ANSWER_TYPE, "generationConfig.responseMimeType")
+    stops = config.get("stopSequences")
+    if isinstance(stops, list) and not 0 < len(stops) <= rules.MOST_STOPS:
+        walk.refuse(rules.STOPS if stops else rules.NO_STOPS, "generationConfig.stopSequences")
 
 
 def _is_number(value: object) -> bool:

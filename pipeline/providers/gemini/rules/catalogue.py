@@ -48,6 +48,8 @@ def family_of(model: str | None) -> GeminiFamily:
 CATALOGUE = Catalogue("gemini", _FAMILIES.values())
 rule = CATALOGUE.rule
 
+MOST_STOPS = 5
+
 _SIGNATURE = (
     "Function call is missing a thought_signature in functionCall parts. This is required for tools to work "
     "correctly, and missing thought_signature may lead to degraded model performance. Additional data, function call "
@@ -219,6 +221,16 @@ ANSWER_TYPE = rule("GEM-24b", "soft",
     "`application/json`, `application/xml`, `application/yaml` and `text/x.enum`.",
     summary="The media type of an answer is a known one.",
     repair="drop it", source="the API's documentation")
+STOPS = rule("GEM-24c", "soft",
+    "* GenerateContentRequest.generation_config.stop_sequences: the number of stop_sequences must not exceed "
+    f"{MOST_STOPS}.",
+    summary=f"At most {MOST_STOPS} stop sequences (never recorded; Vertex took 16 for older models).",
+    repair="keep the first ones", source="cheshire-cat-ai/core#822; continuedev/continue#7849")
+NO_STOPS = rule("GEM-24d", "soft",
+    "Unable to submit request because it has a stopSequences value of 0 but the supported range is from 1 (inclusive) "
+    f"to {MOST_STOPS + 1} (exclusive). Update the value and try again.",
+    summary="A list of stop sequences has at least one (Vertex).",
+    repair="drop the list", source="google/generative-ai-go#233; binary-husky/gpt_academic#2092")
 PENALTY = rule("GEM-25", "soft", "Penalty is not enabled for {model}",
     summary="Some models take no penalties, at the Gemini API.",
     repair="drop the penalties", source="recorded on gemini-2.5-flash")

@@ -73,12 +73,13 @@ def fit_to_gemini(writer: HeadWriter, params: Params, body: dict[str, Any]) -> d
 
 
 def _with_stops(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body with as many stop sequences as the API takes, and without empty ones."""
+    """Return a body with as many stop sequences as the API takes, without empty ones, and without an empty list."""
     for place in _STOP_PLACES:
         stops = member(body, place)
         if isinstance(stops, list):
             said = [stop for stop in stops if isinstance(stop, str) and stop][:_STOPS]
-            body = body if said == stops else fitting.change(body, place, stops, said or None)
+            if said != stops or not stops:
+                body = fitting.change(body, place, stops, said or None)
     return body
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from reknit.pipeline.providers.openai.rules import kind
+from reknit.pipeline.providers.openai.rules import kind, listing
 from reknit.pipeline.rules._fold import Walk
 from reknit.pipeline.rules.base import Rule
 
@@ -20,6 +20,11 @@ INTEGER: Final = ((int,), "an integer")
 BOOLEAN: Final = ((bool,), "a boolean")
 STRING: Final = ((str,), "a string")
 OBJECT: Final = ((dict,), "an object")
+
+TIERS: Final = ("auto", "default", "fast", "flex", "priority")
+TIER: Final = f"Invalid value: '{{value}}'. Supported values are: {listing(TIERS)}."
+# The names of the default tier at Anthropic and at Google. The API gets new tiers, so other names are not judged.
+_TIERS_OF_OTHERS: Final = ("standard_only", "standard")
 
 OUT_OF_BOUNDS: Final = "Invalid '{at}': {kind} {bound} value. Expected a value {limit}, but got {value} instead."
 
@@ -52,3 +57,10 @@ def judge_metadata(walk: Walk, head: Mapping[str, Any], rule: Rule) -> None:
         if not isinstance(value, str):
             at = f"metadata.{name}"
             walk.refuse(rule, at, at=at, wanted="a string", got=kind(value))
+
+
+def judge_tier(walk: Walk, head: Mapping[str, Any], rule: Rule) -> None:
+    """Report another provider's name of a service tier."""
+    tier = head.get("service_tier")
+    if tier in _TIERS_OF_OTHERS:
+        walk.refuse(rule, "service_tier", value=tier)

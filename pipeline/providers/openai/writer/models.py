@@ -91,7 +91,8 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("reasoning_effort", "user"), (str,)),
     **dict.fromkeys(("logit_bias", "metadata", "response_format", "stream_options", "reasoning", "text"), (dict,)),
 }
-_CLAUDES_TIER: Final = "standard_only"
+# The names of the tier ``default`` at Anthropic and at Google.
+_DEFAULT_TIERS: Final = ("standard_only", "standard")
 
 
 def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, responses: bool) -> dict[str, Any]:
@@ -120,8 +121,8 @@ def fit_to_model(writer: HeadWriter, params: Params, body: dict[str, Any], *, re
 def fit_values(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of a request without values that no API of this form takes, whoever serves it.
 
-    Metadata has texts: numbers and booleans become their JSON. Anthropic's name of the tier that ``default`` is here is
-    not known here.
+    Metadata has texts: numbers and booleans become their JSON. The tier ``default`` has another name at other providers
+    (OAI-19c, RSP-20c).
     """
     body = fitting.fit_types(body, _TYPES)
     metadata = member(body, "metadata")
@@ -133,7 +134,7 @@ def fit_values(fitting: Fitting, body: dict[str, Any]) -> dict[str, Any]:
         }
         body = fitting.change(body, "metadata", metadata, texts or None)
     tier = member(body, "service_tier")
-    return fitting.change(body, "service_tier", tier, "default") if tier == _CLAUDES_TIER else body
+    return fitting.change(body, "service_tier", tier, "default") if tier in _DEFAULT_TIERS else body
 
 
 def _with_few_stops(writer: HeadWriter, params: Params, body: dict[str, Any]) -> dict[str, Any]:

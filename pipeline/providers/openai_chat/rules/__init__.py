@@ -22,7 +22,7 @@ from reknit.pipeline.providers.openai.rules import (
 )
 from reknit.pipeline.providers.openai.rules.models import judge_model
 from reknit.pipeline.providers.openai.rules.strict import is_compiled, judge_strict
-from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
+from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_tier, judge_types
 from reknit.pipeline.providers.openai_chat.rules import catalogue as rules
 from reknit.pipeline.providers.openai_chat.rules.catalogue import (
     BOUNDS,
@@ -255,6 +255,7 @@ class OpenAIChat(Fold[Turns, Message]):
         judge_types(walk, head, TYPES, rules.SHAPE)
         judge_bounds(walk, head, BOUNDS, rules.OUT_OF_BOUNDS)
         judge_metadata(walk, head, rules.SHAPE)
+        judge_tier(walk, head, rules.TIER)
         judge_model(walk, head, model, MODEL_WORDS)
         _judge_stop(head.get("stop"), walk)
         answer = head.get("response_format")

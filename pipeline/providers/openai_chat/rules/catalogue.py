@@ -278,6 +278,9 @@ OUT_OF_BOUNDS = rule("OAI-19", "hard", values.OUT_OF_BOUNDS,
 TOO_MANY_STOPS = rule("OAI-19b", "hard", ARRAY_TOO_LONG,
     summary=f"At most {STOPS} stop sequences.",
     repair="keep the first ones", source="the API's documentation; never recorded accepted")
+TIER = rule("OAI-19c", "soft", values.TIER,
+    summary="A service tier has OpenAI's name (never recorded).",
+    repair="take the tier of the same meaning", source="public source files; the API's documentation")
 EXTRA_PARAMETER = rule("OAI-20", "soft", "Unrecognized request argument supplied: {name}",
     summary="Parameters are known ones; new ones come, and look-alikes have their own.",
     repair="drop the parameter", source="recorded")

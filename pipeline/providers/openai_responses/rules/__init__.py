@@ -21,7 +21,7 @@ from reknit.pipeline.providers.openai.rules import (
 )
 from reknit.pipeline.providers.openai.rules.models import judge_model
 from reknit.pipeline.providers.openai.rules.strict import is_compiled, judge_strict
-from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_types
+from reknit.pipeline.providers.openai.rules.values import judge_bounds, judge_metadata, judge_tier, judge_types
 from reknit.pipeline.providers.openai_responses.rules import catalogue as rules
 from reknit.pipeline.providers.openai_responses.rules.catalogue import (
     BOUNDS,
@@ -320,6 +320,7 @@ class OpenAIResponses(Fold[Items, Item]):
         judge_types(walk, head, TYPES, rules.SHAPE)
         judge_bounds(walk, head, BOUNDS, rules.OUT_OF_BOUNDS)
         judge_metadata(walk, head, rules.SHAPE)
+        judge_tier(walk, head, rules.TIER)
         judge_model(walk, head, model, MODEL_WORDS)
         _judge_research(head.get("tools"), model, walk)
         text = head.get("text")

@@ -182,6 +182,9 @@ FEW_TOKENS = rule("RSP-20", "hard",
 OUT_OF_BOUNDS = rule("RSP-20b", "hard", values.OUT_OF_BOUNDS,
     summary="Numbers lie between their bounds: temperature between 0 and 2, top_p between 0 and 1.",
     repair="clamp it", source="recorded for OAI-19")
+TIER = rule("RSP-20c", "soft", values.TIER,
+    summary="A service tier has OpenAI's name (never recorded).",
+    repair="take the tier of the same meaning", source="as OAI-19c")
 EXTRA_PARAMETER = rule("RSP-21", "soft", EXTRA_KEY.message,
     summary="Parameters are known ones; new ones come.",
     repair="drop the parameter", source="the provider's own types")
