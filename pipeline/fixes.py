@@ -52,9 +52,10 @@ class Fix(Struct, frozen=True, omit_defaults=True, kw_only=True):
         path: the place in the input, in the provider's notation (``messages.3.content.1``). Additions have none:
             ``result_synthesised``, ``lead_inserted`` and ``tail_continued`` name the place in the repaired history, in
             the canonical notation for every target; so does ``placeholder_dropped`` where a later result replaces it.
-            ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body; ``turn_stubbed`` and
-            ``document_text_added`` the input block that would have been sent, or that is next to the addition. Output
-            of a stream is named by its item's id, and a block that a provider dropped by its place in the request.
+            ``assistant_inserted`` and ``tools_stubbed`` name the place in the target's own body, ``json_word_added``
+            names ``system``; ``turn_stubbed`` and ``document_text_added`` the input block that would have been sent, or
+            that is next to the addition. Output of a stream is named by its item's id, and a block that a provider
+            dropped by its place in the request.
         lossless: false where content is lost, and where the output has content that no party wrote.
         target: the target that needed it, ``""`` where all of a session's targets do; for a stream, its source.
         before: digest of the content before: the first 16 hex digits of the SHA-256 of the block's canonical JSON.
@@ -330,6 +331,10 @@ _DIALECT = (
     _lost("schema_described", "rewritten",
           "the schema of the answer went into the system prompt, since the target has JSON output without a schema",
           "This response_format type is unavailable now", "llm-exe/llm-exe#662; EvoScientist/EvoScientist#348"),
+    _added("json_word_added",
+           "the system prompt got a request for JSON, which the target requires in a message for JSON output",
+           "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'.",
+           "mem0ai/mem0#3559; meta-llama/PurpleLlama#94"),
     _lost("parameter_unsupported", "dropped",
           "a parameter, or a value of it, that the model refuses was left out; the detail has the value",
           "Unsupported parameter: 'temperature' is not supported with this model.",

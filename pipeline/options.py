@@ -164,6 +164,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         schema_members: as in ``HeadOptions``.
         strict_schemas: strict mode takes only schemas whose objects are closed and require all of their properties.
         answer_schemas: the answer may be asked for as JSON of a schema.
+        answer_objects: the answer may be asked for as a JSON object without a schema.
+        json_word: a message must have the word JSON then (OAI-26, DSK-11).
         efforts: the levels of reasoning that it has.
     """
 
@@ -188,6 +190,8 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     schema_members: frozenset[str] | None = None
     strict_schemas: bool = False
     answer_schemas: bool = False
+    answer_objects: bool = False
+    json_word: bool = False
     efforts: tuple[str, ...] = ()
 
 

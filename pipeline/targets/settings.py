@@ -135,8 +135,12 @@ _FIELDS: Final = "additionalModelRequestFields"
 def _with_form(writer: HeadWriter, params: Params, own: OwnSettings) -> Params:
     if not own.answers.isdisjoint(params.values):
         return params
-    for name, read in _FORMS.items():
-        form = read(msgspec.json.decode(params.values[name])) if name in params.values else None
+    given = [name for name in _FORMS if name in params.values]
+    if any(name not in _TYPES_OF_ANSWERS for name in given):
+        # A schema that cannot be written does not become JSON of any schema: an object is not always one of it.
+        given = [name for name in given if name not in _TYPES_OF_ANSWERS]
+    for name in given:
+        form = _FORMS[name](msgspec.json.decode(params.values[name]))
         written = None if form is None else own.form(form)
         if written is not None:
             made, lost = written
@@ -235,6 +239,10 @@ def _gemini_form(value: Any) -> AnswerForm | None:  # noqa: ANN401  JSON
     return AnswerForm(json_schema(value)) if isinstance(value, dict) else None
 
 
+def _gemini_type(value: Any) -> AnswerForm | None:  # noqa: ANN401  JSON
+    return AnswerForm(None) if value == "application/json" else None
+
+
 # A setting that a schema makes redundant: the schema says that the answer is JSON.
 _TYPES_OF_ANSWERS: Final = ("generationConfig.responseMimeType", "generationConfig.response_mime_type")
 _FORMS: Final[Mapping[str, Callable[[Any], AnswerForm | None]]] = MappingProxyType(
@@ -248,6 +256,7 @@ _FORMS: Final[Mapping[str, Callable[[Any], AnswerForm | None]]] = MappingProxyTy
         "generationConfig.response_json_schema": _gemini_form,
         "generationConfig.responseSchema": _gemini_form,
         "generationConfig.response_schema": _gemini_form,
+        **dict.fromkeys(_TYPES_OF_ANSWERS, _gemini_type),
     }
 )
 

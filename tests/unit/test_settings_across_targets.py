@@ -65,6 +65,13 @@ FORM = {
     "gemini": {"generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}},
     "bedrock-converse": converse_form("answer"),
 }
+JSON_OBJECT = {
+    "anthropic": DROPPED,
+    "openai-chat": {"response_format": {"type": "json_object"}},
+    "openai-responses": {"text": {"format": {"type": "json_object"}}},
+    "gemini": {"generationConfig": {"responseMimeType": "application/json"}},
+    "bedrock-converse": DROPPED,
+}
 LOW = {
     "anthropic": {"output_config": {"effort": "low"}},
     "openai-chat": {"reasoning_effort": "low"},
@@ -116,7 +123,16 @@ NONE = {
     "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
     "bedrock-converse": DROPPED,
 }
-SAME = {"form": FORM, "low": LOW, "high": HIGH, "one at a time": SINGLE, "any": ANY, "one": ONE, "none": NONE}
+SAME = {
+    "form": FORM,
+    "object": JSON_OBJECT,
+    "low": LOW,
+    "high": HIGH,
+    "one at a time": SINGLE,
+    "any": ANY,
+    "one": ONE,
+    "none": NONE,
+}
 # A setting, what it becomes, and the words of the fix.
 NEAREST = [
     *(("openai-chat", {"reasoning_effort": "minimal"}, to, LOW[to], "minimal -> low") for to in OFF),

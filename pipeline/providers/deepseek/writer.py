@@ -68,6 +68,7 @@ def deepseek_model(model: str | None) -> ModelOptions:
         limit_parameter="max_tokens",
         thinking_parameter=True,
         answer_schemas=True,  # in the system prompt
+        answer_objects=True,
         efforts=_LEVELS if _WITH_EFFORTS.search(name) else (),
     )
 

@@ -79,6 +79,8 @@ def mistral_model(model: str | None) -> ModelOptions:
         limit_parameter="max_tokens",
         thinking_parameter=False,
         answer_schemas=True,
+        answer_objects=True,
+        json_word=False,
     )
 
 

@@ -67,6 +67,8 @@ def moonshot_model(model: str | None) -> ModelOptions:
         limit_parameter="",
         thinking_parameter=True,
         answer_schemas=True,
+        answer_objects=True,
+        json_word=False,
     )
 
 

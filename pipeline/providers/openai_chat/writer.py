@@ -8,6 +8,7 @@ prompt is the first message.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -17,11 +18,13 @@ from reknit.pipeline.history.pieces import CHAT, FixLog, Message, TrackedBlock
 from reknit.pipeline.model import Text, Thinking, ToolResult, ToolUse, Unknown
 from reknit.pipeline.options import MessageOptions, ModelOptions, Parts, Structure
 from reknit.pipeline.providers.openai.writer import (
+    JSON_NOTE,
     OpenAIBlockAdapter,
     OpenAIDialect,
     Said,
     content_of,
     fitted_system,
+    has_json,
     result_content,
     said_by_user,
     system_message,
@@ -35,6 +38,7 @@ from reknit.pipeline.providers.openai.writer.parameters import (
     write_chat_head,
 )
 from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custom_call, encode, own_members
+from reknit.pipeline.providers.openai.writer.settings import asks_json
 from reknit.pipeline.providers.openai_chat.valid_run import written_in_one_pass
 from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
@@ -90,13 +94,18 @@ class ChatDialect(OpenAIDialect):
         owners = frozenset[str]() if model.joined_system else options.owners
         system = fitted_system(system, structs.replace(options, owners=owners), book)
         self.fixes += book.fixes
-        self.system = system_messages(prompt, system, options, joined=model.joined_system, takes=model.system_roles)
+        written = partial(system_messages, system=system, options=options, takes=model.system_roles)
+        self.system = written(prompt, joined=model.joined_system)
+        is_foreign = "response_format" not in setting.params
+        needs_json = model.json_word and is_foreign and asks_json(head.data, "response_format")
+        if needs_json and not has_json(encode(self.system).decode()):
+            self.json_system = written("\n\n".join(filter(None, (prompt, JSON_NOTE))), joined=model.joined_system)
 
     def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
         book = FixLog(self._options.target, self._options.observed)
         message = in_common_words(message, book)
         rows: list[Row] = []
-        first = [] if state.count else self.system
+        first = [] if state.count else self.opening(message, book)
         count = state.count + len(first)
         waiting: list[Waiting] = []
         held: list[TrackedBlock] = []
@@ -112,7 +121,7 @@ class ChatDialect(OpenAIDialect):
 
     def encode_valid_run(self, run: RunMessages, part: range, state: ChatProgress) -> EncodedRun | None:
         """Write the messages of a valid run as they are, if their tools' names can stay and calls are calls."""
-        if state.waiting or state.held or self._options.calls_as_text:
+        if state.waiting or state.held or self._options.calls_as_text or (self.json_system and not state.count):
             return None
         if any(tool_name(name) != name for name in run.names):
             return None

@@ -66,6 +66,7 @@ def served_model(model: str | None) -> ModelOptions:
         limit_parameter=own.limit_parameter,
         thinking_parameter=own.thinking_parameter,
         answer_schemas=True,
+        answer_objects=True,
         efforts=own.efforts,
     )
 

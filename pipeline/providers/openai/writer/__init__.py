@@ -35,11 +35,28 @@ _ALIKE: Final = frozenset({CHAT, RESPONSES})
 _NONE: Final = frozenset[str]()
 
 
+JSON_NOTE: Final = "Answer with a JSON object."
+
+
 class OpenAIDialect(ListDialect):
-    """A dialect whose system messages precede the first message, in its list."""
+    """A dialect whose system messages precede the first message, in its list.
+
+    Attributes:
+        system: the system messages.
+        json_system: the same with a request for JSON; None unless the answer must be a JSON object by the setting of a
+            provider that does not require the word in a message, and no system message has it.
+    """
 
     system: list[dict[str, Any]]
+    json_system: list[dict[str, Any]] | None = None
     state: Any
+
+    def opening(self, message: Message, book: FixLog) -> list[dict[str, Any]]:
+        """The system messages before the first message."""
+        if self.json_system is None or _has_json(message) or not book.makes("json_word_added"):
+            return self.system
+        book.note_fix("json_word_added", "system", JSON_NOTE)
+        return self.json_system
 
     def encode_ending(self, messages: Sequence[Message], state: Any, settled: int, *, final: bool) -> Ending:  # noqa: ANN401, ARG002  the API's own; its bodies do not depend on it
         """The open messages; those of the system stay where there is nothing else."""
@@ -49,6 +66,15 @@ class OpenAIDialect(ListDialect):
             state = structs.replace(self.state, count=len(self.system))
             parts.append(Encoded(data=b",".join(map(encode, self.system)), state=state))
         return Ending(parts=parts, suffix=b"]}", last=state.count - 1)
+
+
+def _has_json(message: Message) -> bool:
+    return any(isinstance(piece.block, Text) and has_json(piece.block.text) for piece in message.pieces)
+
+
+def has_json(text: str) -> bool:
+    """Return True if a text has the word JSON."""
+    return "json" in text.lower()
 
 
 def reasoning_fault(reasoning: Thinking | RedactedThinking, options: MessageOptions) -> str:

@@ -22,10 +22,12 @@ from reknit.pipeline.options import HeadOptions, ModelOptions, Structure
 from reknit.pipeline.providers.openai.writer.models import fit_to_model, fit_values
 from reknit.pipeline.providers.openai.writer.parts import encode
 from reknit.pipeline.providers.openai.writer.settings import (
+    JSON_OBJECT,
     compiles_strict,
     efforts_of,
     own_form,
     takes_forms,
+    takes_objects,
     write_form,
 )
 from reknit.pipeline.targets import Setting, legal_name
@@ -217,6 +219,8 @@ def chat_model(model: str | None) -> ModelOptions:
         schema_members=SCHEMA_MEMBERS,
         strict_schemas=own,
         answer_schemas=own and takes_forms(name),
+        answer_objects=(own or not name) and takes_objects(name),
+        json_word=True,
         efforts=efforts_of(name),
     )
 
@@ -361,6 +365,8 @@ def _own_settings(setting: Setting, model: ModelOptions) -> OwnSettings:
     efforts = () if setting.tools and _NO_EFFORT_WITH_TOOLS.search(setting.model or "") else model.efforts
 
     def form(answer: AnswerForm) -> tuple[Written, str] | None:
+        if answer.schema is None:
+            return ({"response_format": JSON_OBJECT}, "") if model.answer_objects else None
         written = write_form(answer) if model.answer_schemas else None
         if written is None:
             return None

@@ -15,6 +15,9 @@ from reknit.pipeline.targets.settings import AnswerForm
 from reknit.pipeline.targets.strict import openai_compiles
 from reknit.pipeline.targets.strict_schemas import closed, is_complete, is_open, is_strict
 
+JSON_OBJECT: Final = {"type": "json_object"}
+"""The form of an answer in JSON without a schema."""
+
 # Levels that a model was recorded to take, or that its refusal of another one lists. The first match counts.
 _EFFORTS: Final = tuple(
     (re.compile(r"(^|/)" + pattern), levels)
@@ -33,6 +36,12 @@ _EFFORTS: Final = tuple(
 )
 # gpt-4 and gpt-3.5 refuse it: `Invalid parameter: 'response_format' of type 'json_schema'` (recorded).
 _TAKES_FORMS: Final = re.compile(r"(^|/)(gpt-4o|gpt-4\.1|gpt-5|o1(?!-mini|-preview)|o[34])(?![\d.]*\w)")
+# Those refuse it too: `Invalid parameter: 'response_format' of type 'json_object' is not supported with this model.`
+# (the API's documentation, JSON mode).
+_NO_OBJECTS: Final = re.compile(
+    r"(^|/)(gpt-4(-0314|-0613|-32k[-\w]*|-vision-preview)?|gpt-3\.5-turbo(-0301|-0613|-16k[-\w]*)|o1-(mini|preview))"
+    r"(?![-.\w])"
+)
 
 # The targets that compile the schemas of strict tools and answers.
 _COMPILERS: Final = frozenset({"openai-chat", "openai-responses"})
@@ -50,9 +59,22 @@ def takes_forms(model: str | None) -> bool:
     return _TAKES_FORMS.search((model or "").lower()) is not None
 
 
+def takes_objects(model: str | None) -> bool:
+    """Return True for a model that answers in JSON without a schema."""
+    return _NO_OBJECTS.search((model or "").lower()) is None
+
+
 def compiles_strict(writer: HeadWriter) -> bool:
     """Return True if the schemas of strict tools and answers are compiled (OAI-24, RSP-26)."""
     return writer.options.target in _COMPILERS and bool(_OPENAI_MODEL.match((writer.setting.model or "").lower()))
+
+
+def asks_json(head: bytes, *place: str) -> bool:
+    """Return True if the form of the answer at a place of a request's head is a JSON object without a schema."""
+    form = msgspec.json.decode(head) if JSON_OBJECT["type"].encode() in head else None
+    for name in (*place, "type"):
+        form = form.get(name) if isinstance(form, dict) else None
+    return form == JSON_OBJECT["type"]
 
 
 def own_form(writer: HeadWriter, params: Params, name: str = "response_format", inner: str = "json_schema") -> Params:

@@ -63,6 +63,7 @@ class Turns(Walk, kw_only=True, eq=False):
         asked_at: that message's index.
         answered: those of ``calls`` that a tool message answered.
         role: that of the current message.
+        json_unsaid: the answer must be a JSON object, and no message so far has the word.
     """
 
     family: ChatFamily = UNKNOWN
@@ -72,6 +73,7 @@ class Turns(Walk, kw_only=True, eq=False):
     asked_at: int = 0
     answered: set[str] = field(default_factory=set)
     role: str = ""
+    json_unsaid: bool = False
 
     def fork(self) -> Self:
         return structs.replace(self, found=[], answered=set(self.answered))
@@ -79,6 +81,8 @@ class Turns(Walk, kw_only=True, eq=False):
     def judge_item(self, message: Message) -> None:
         content, role = message.content, message.role
         self.role = role
+        if self.json_unsaid:
+            self.json_unsaid = "json" not in repr(message).lower()
         # Tool messages must follow their calls directly, so any other message closes the turn.
         if role == "tool":
             self._result(message.tool_call_id)
@@ -176,6 +180,8 @@ class Turns(Walk, kw_only=True, eq=False):
             self._close()
         if not self.index:
             self.refuse(rules.NO_MESSAGES, "messages")
+        elif self.json_unsaid:
+            self.refuse(rules.JSON_UNSAID, "messages")
 
 
 def _image(walk: Turns, part: Image, path: str) -> None:
@@ -258,11 +264,7 @@ class OpenAIChat(Fold[Turns, Message]):
         judge_tier(walk, head, rules.TIER)
         judge_model(walk, head, model, MODEL_WORDS)
         _judge_stop(head.get("stop"), walk)
-        answer = head.get("response_format")
-        if isinstance(answer, dict) and answer.get("type") == "json_schema":
-            named = answer.get("json_schema")
-            if isinstance(named, dict) and named.get("name") is None:
-                walk.refuse(rules.MISSING, "response_format.json_schema.name")
+        _judge_answer(head.get("response_format"), walk)
         _judge_tools(head, walk)
         if is_compiled(model):
             _judge_strict(head, walk)
@@ -300,6 +302,15 @@ def _misfits(walk: Turns) -> Misfits:
 def _judge_stop(stop: object, walk: Turns) -> None:
     if isinstance(stop, list) and len(stop) > rules.STOPS:
         walk.refuse(rules.TOO_MANY_STOPS, "stop", at="stop", limit=rules.STOPS, length=len(stop))
+
+
+def _judge_answer(answer: object, walk: Turns) -> None:
+    """Judge the form of the answer."""
+    form = answer.get("type") if isinstance(answer, dict) else None
+    walk.json_unsaid = form == "json_object"
+    named = answer.get("json_schema") if isinstance(answer, dict) and form == "json_schema" else None
+    if isinstance(named, dict) and named.get("name") is None:
+        walk.refuse(rules.MISSING, "response_format.json_schema.name")
 
 
 def _judge_tools(head: dict[str, Any], walk: Turns) -> None:

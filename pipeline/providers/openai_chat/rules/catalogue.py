@@ -298,6 +298,11 @@ MODEL_DEFAULT = rule("OAI-23c", "hard",
 MODEL_FORMAT = rule("OAI-23d", "hard", models.FORMAT,
     summary="Answers follow a schema only with models that have structured outputs.",
     repair="choose another model", source="recorded on gpt-4")
+JSON_UNSAID = rule("OAI-26", "soft",
+    "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'.",
+    summary="A message has the word if the answer must be a JSON object (never recorded; it is not known which count).",
+    repair="ask for JSON in the system prompt",
+    source="mem0ai/mem0#3559; meta-llama/PurpleLlama#94; ultimatejimmy/xray.koplugin#33")
 STRICT_SCHEMA = rule("OAI-24", "hard", strict.MESSAGE,
     summary="A strict schema closes every object, requires every property, and has no keyword outside of the subset.",
     repair="complete it, or leave strict mode", source="recorded; ash-project/ash_ai#155; the API's documentation")

@@ -18,10 +18,12 @@ from reknit.pipeline.history.pieces import STRIPPED, FixLog, Message, TrackedBlo
 from reknit.pipeline.model import Block, RedactedThinking, Text, Thinking, Tool, ToolResult, ToolUse, Turn, Unknown
 from reknit.pipeline.options import HeadOptions, MessageOptions, Structure
 from reknit.pipeline.providers.openai.writer import (
+    JSON_NOTE,
     OpenAIBlockAdapter,
     OpenAIDialect,
     Said,
     fitted_system,
+    has_json,
     result_content,
     said_by_user,
     system_message,
@@ -41,10 +43,13 @@ from reknit.pipeline.providers.openai.writer.parameters import (
 )
 from reknit.pipeline.providers.openai.writer.parts import encode, own_members
 from reknit.pipeline.providers.openai.writer.settings import (
+    JSON_OBJECT,
+    asks_json,
     compiles_strict,
     efforts_of,
     own_form,
     takes_forms,
+    takes_objects,
     write_form,
 )
 from reknit.pipeline.providers.openai_responses.writer.items import (
@@ -148,6 +153,8 @@ def _own_settings(setting: Setting, params: Params) -> OwnSettings:
     efforts = efforts_of(setting.model)
 
     def form(answer: AnswerForm) -> tuple[Written, str] | None:
+        if answer.schema is None:
+            return ({"text": {"format": JSON_OBJECT}}, "") if takes_objects(setting.model) else None
         written = write_form(answer) if setting.model is None or takes_forms(setting.model) else None
         return None if written is None else ({"text": {"format": {"type": "json_schema", **written[0]}}}, written[1])
 
@@ -336,11 +343,17 @@ class ResponsesDialect(OpenAIDialect):
         self.fixes += book.fixes
         first = system_messages("", system, self._options, joined=False, takes=_SYSTEM)
         self.system = [{"type": "message", **row} for row in first]
+        given = members_of(setting.params.get("text", Raw(b"{}"))) or {}
+        needs_json = "format" not in given and asks_json(head.data, "text", "format")
+        # Instructions do not count (RSP-21c).
+        if needs_json and not has_json(encode(self.system).decode()):
+            note = system_messages(JSON_NOTE, [], self._options, joined=False, takes=_SYSTEM)
+            self.json_system = [*({"type": "message", **row} for row in note), *self.system]
 
     def encode_message(self, message: Message, state: ResponsesProgress, *, final: bool) -> Encoded:
         """Write a message; ``final`` says that it is the assistant's and that nothing follows it."""
-        first = [] if state.count else self.system
         book = FixLog(NAME, self._options.observed)
+        first = [] if state.count else self.opening(message, book)
         written = _Items(book, dict(state.asked), list(state.ids), state.count + len(first), state.tools)
         message = in_common_words(message, book)
         if message.role == "assistant":
@@ -358,7 +371,7 @@ class ResponsesDialect(OpenAIDialect):
 
     def encode_valid_run(self, run: RunMessages, part: range, state: ResponsesProgress) -> EncodedRun | None:
         """Write the messages of a valid run as they are, if their tools' names can stay."""
-        if any(tool_name(name) != name for name in run.names):
+        if any(tool_name(name) != name for name in run.names) or (self.json_system and not state.count):
             return None
         first = [] if state.count else self.system
         book = FixLog(NAME, self._options.observed)
