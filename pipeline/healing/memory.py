@@ -7,6 +7,7 @@ next request of the target is written correctly the first time, and a healed his
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
@@ -75,8 +76,9 @@ class TargetMemory(Struct, frozen=True, array_like=True):
         facts: in the order in which they were learned.
         count: the healings since the user spoke last.
         retried: the digest of a request that was refused for a cause that may pass by itself, and the report of it.
-        pending: the id of the last healed request that was published, and its row, until its outcome is known. The id
-            is empty after a late refusal, until the next request is published, which is the healed one.
+        pending: one of ``waiting``, in the state of versions that kept only the last one.
+        waiting: the id of the request that each healing led to, and the row of the healing, until its outcome is
+            known. The id is empty after a late refusal, until the next request is published, which is the healed one.
     """
 
     healings: tuple[Noted, ...] = ()
@@ -85,6 +87,15 @@ class TargetMemory(Struct, frozen=True, array_like=True):
     count: int = 0
     retried: tuple[str, str] = ("", "")
     pending: tuple[str, str] = ("", "")
+    waiting: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def outcomes(self) -> tuple[tuple[str, str], ...]:
+        """All healings whose outcome is not known."""
+        return (self.pending, *self.waiting) if self.pending[1] else self.waiting
+
+    def with_outcomes(self, waiting: Iterable[tuple[str, str]]) -> TargetMemory:
+        return structs.replace(self, pending=("", ""), waiting=tuple(waiting))
 
     def with_healing(self, made: Healing, body: RefusedBody, own: int) -> TargetMemory:
         """Return the memory after one more healing.

@@ -374,22 +374,23 @@ class Session:
     def note_healed(self, target: str, request_id: str) -> None:
         """Note the id of the request that the last healing led to; "" if that is the next one."""
         memory = self._memory[target]
-        if request_id or not memory.pending[0]:
-            self._memory[target] = structs.replace(memory, pending=(request_id, memory.healings[-1].row))
+        self._memory[target] = memory.with_outcomes([*memory.outcomes, (request_id, memory.healings[-1].row)])
 
-    def awaits_healed(self, target: str) -> bool:
-        """Return True if the next request of a target is the healed one, after a late refusal."""
-        request_id, row = self._memory.get(target, NO_MEMORY).pending
-        return bool(row) and not request_id
+    def note_published(self, target: str, request_id: str) -> None:
+        """Note the id of a published request: late refusals before it have led to it."""
+        memory = self._memory.get(target, NO_MEMORY)
+        if any(not waiting for waiting, _ in memory.outcomes):
+            known = [(waiting or request_id, row) for waiting, row in memory.outcomes]
+            self._memory[target] = memory.with_outcomes(known)
 
     def take_outcomes(self, request_id: str | None = None) -> list[tuple[str, str]]:
-        """Return the target and the row of each healed request whose outcome is now known; of this id, or of all."""
+        """Return the target and the row of each healing whose outcome is now known: of this request, or of all."""
         found = []
         for target, memory in self._memory.items():
-            pending, row = memory.pending
-            if pending and request_id in (None, pending):
-                found.append((target, row))
-                self._memory[target] = structs.replace(memory, pending=("", ""))
+            known = [each for each in memory.outcomes if each[0] and request_id in (None, each[0])]
+            if known:
+                found += [(target, row) for _, row in known]
+                self._memory[target] = memory.with_outcomes(each for each in memory.outcomes if each not in known)
         return found
 
     def note_requests(self) -> None:

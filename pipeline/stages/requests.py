@@ -171,7 +171,7 @@ class Publisher:
             self._tally["reknit_gateway_mismatch_total", done.target] += 1
 
     def count_healed(self, outcome: Literal["accepted", "refused"], request_id: str | None = None) -> None:
-        """Count the outcome of healed requests: of one, or of all that wait for it."""
+        """Count the outcome of the healings that led to a request, or of all that wait for it."""
         for target, row in self._entry.session.take_outcomes(request_id):
             self._tally["reknit_healed_total", target, row, outcome] += 1
 
@@ -195,8 +195,9 @@ class Publisher:
             return
         request_id = self._request_id(done.target) if event is None else event.request_id
         self._result.outputs.append(self._output(done, request_id, reason, last, heals=heals, event=event))
-        if heals or self._entry.session.awaits_healed(done.target):
+        if heals:
             self._entry.session.note_healed(done.target, request_id)
+        self._entry.session.note_published(done.target, request_id)
         doubts = _doubts(done)
         was_repaired = last is not None and last.mended
         mended = was_repaired or done.fix_count > 0

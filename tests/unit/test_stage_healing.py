@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from stage_runs import KEY, OPENED, of, records, restored, turn
 
 from reknit.pipeline.cli.sessions import summarise
@@ -17,6 +18,8 @@ from reknit.topics import AGENT_TURNS, DEAD_LETTERS, HISTORY_FIXES, PROVIDER_REQ
 OPEN = OPENED | {"tools": [{"name": "ls", "input_schema": {"type": "object", "properties": {}}}]}
 SIGNED = ("EqQBAAAAAAAAAAAA", "EqQBBBBBBBBBBBBB", "EqQBCCCCCCCCCCCC", "EqQBDDDDDDDDDDDD")
 UNKNOWN = "the moon is in the wrong phase for tools"
+LIMIT = "max_tokens: 100 > 90, which is the maximum allowed number of output tokens for this model"
+TOP_K = "`top_k` is deprecated for this model."
 TIMEOUT = "Timeout while downloading https://example.com/a.png."
 
 
@@ -93,6 +96,10 @@ class Log:
 
 def _read(output):
     return {name: value.decode() for name, value in output.headers}, (output.value or b"").decode()
+
+
+def _outcomes(log):
+    return {key[2:]: count for key, count in log.tally.items() if key[0] == "reknit_healed_total"}
 
 
 def shown(output):
@@ -196,6 +203,28 @@ def test_the_request_after_a_late_refusal_is_counted_with_its_outcome(outcome, r
     assert counted == {("reknit_healed_total", "anthropic", "thinking_signature", outcome): 1}
     log.take(said("user", "Go on."), said("assistant", "Done."))
     assert not any(name == "reknit_healed_total" for name, *_ in log.tally)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_each_of_several_healings_is_counted_with_its_outcome(restarts):
+    opened = HISTORY[0] | {"params": {"max_tokens": 100, "top_k": 5}}
+    log = Log(restarts=restarts).take(opened, *HISTORY[1:], said("user", "Are you there?"))
+    log.refuse(LIMIT)  # its healed request waits for its outcome during the next two healings
+    log.refuse(bad(5), request=-3)
+    log.take(said("user", "Hello?"))
+    log.refuse(TOP_K)
+    assert _outcomes(log) == {("thinking_signature", "refused"): 1}
+    log.take(said("assistant", "Hello."))
+    assert _outcomes(log) == {("max_tokens", "accepted"): 1, ("deprecated", "accepted"): 1}
+
+
+def test_the_outcome_that_an_earlier_version_waits_for_is_counted(log):
+    log.refuse(bad(5))
+    session = log.stage.find(KEY).session
+    (memory,) = session._memory.values()
+    session._memory["anthropic"] = structs.replace(memory, pending=memory.waiting[0], waiting=())
+    log.take(said("assistant", "Bye."))
+    assert log.tally["reknit_healed_total", "anthropic", "thinking_signature", "accepted"] == 1
 
 
 def test_a_request_that_was_sent_before_a_late_refusal_is_healed_by_what_was_learned(log):
