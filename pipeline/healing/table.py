@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from reknit.pipeline.healing import chat, claude, gemini, items, media, parameters
+from reknit.pipeline.healing import chat, claude, gemini, items, json_word, media, parameters
 from reknit.pipeline.healing.body import CHAT, CLAUDE, EVERY, GEMINI, RESPONSES, RefusedBody
 from reknit.pipeline.healing.errors import Refusal
 
@@ -423,6 +423,14 @@ _SIGNATURES: Final = (
 )
 
 _PARAMETERS: Final = (
+    _row(
+        "json_word",
+        CHAT | RESPONSES,
+        r"must contain the word 'json' in some form,? to use '",
+        json_word.ask_for_json,
+        loss="",
+        source="recorded (Responses); mem0ai/mem0#3559; vercel/ai#7913 (DeepSeek)",
+    ),
     _row(
         "deprecated",
         EVERY,

@@ -488,6 +488,21 @@ def test_a_cut_answer_is_read_by_its_words(case):
         ),
         ("anthropic", 'tool_choice: type "tool" and "any" are not supported for this model.', None),
         ("gemini", "JSON mode is not enabled for models/x", None),
+        (
+            "openai-chat",
+            "'messages' must contain the word 'json' in some form, to use 'response_format' of type 'json_object'.",
+            "json_word",
+        ),
+        (
+            "openai-responses",
+            "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'x'.",
+            "json_word",
+        ),
+        (
+            "deepseek",
+            "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.",
+            "json_word",
+        ),
     ],
 )
 def test_a_sentence_has_its_row(target, words, row):

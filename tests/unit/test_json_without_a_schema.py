@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from reknit.pipeline import Session, normalize, validate
+from reknit.pipeline import Session, heal, normalize, validate
 
 NOTE = "Answer with a JSON object."
 MODELS = {
@@ -152,3 +152,72 @@ def test_a_policy_may_observe_the_addition():
         json.dumps(gemini("Hi.")).encode(), to="openai-chat", source="gemini", model="gpt-4o", policy=policy
     )
     assert system_of(json.loads(done.body)) == []
+
+
+# A request of the target's own, which the provider refuses because no message has the word.
+
+_CHAT = "'response_format' of type 'json_object'."
+REFUSED = {
+    "openai-chat": f"'messages' must contain the word 'json' in some form, to use {_CHAT}",
+    "openai-responses": (
+        "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'."
+    ),
+    "deepseek": f"Prompt must contain the word 'json' in some form to use {_CHAT}",
+}
+OBJECT = {"type": "json_object"}
+PART = {"type": "text", "text": "Hi."}
+ITEMS = [{"type": "input_text", "text": "Hi."}]
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "healed"),
+    [
+        ("openai-chat", [{"role": "user", "content": "Hi."}], [{"role": "user", "content": f"Hi.\n\n{NOTE}"}]),
+        (
+            "deepseek",
+            [{"role": "assistant", "content": "Yes?"}, {"role": "user", "content": [PART]}],
+            [
+                {"role": "assistant", "content": "Yes?"},
+                {"role": "user", "content": [PART, {"type": "text", "text": NOTE}]},
+            ],
+        ),
+        ("openai-responses", "Hi.", f"Hi.\n\n{NOTE}"),
+        (
+            "openai-responses",
+            [{"role": "user", "content": [{"type": "input_text", "text": "Hi."}]}],
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": "Hi."}, {"type": "input_text", "text": NOTE}],
+                }
+            ],
+        ),
+        ("openai-chat", [{"role": "assistant", "content": "Hi."}], None),
+        ("openai-chat", [{"role": "user", "content": f"Hi.\n\n{NOTE}"}], None),
+        ("deepseek", [{"role": "user", "content": [PART, {"type": "text", "text": NOTE}]}], None),
+    ],
+)
+def test_a_refused_body_asks_for_json_in_its_first_message(target, body, healed):
+    form = {"text": {"format": OBJECT}} if target == "openai-responses" else {"response_format": OBJECT}
+    key = "input" if target == "openai-responses" else "messages"
+    error = {"error": {"message": REFUSED[target], "type": "invalid_request_error"}}
+    done = heal(json.dumps({"model": MODELS[target], **form, key: body}).encode(), target, status=400, error=error)
+    assert (done and json.loads(done.body)[key]) == healed
+    plain = json.dumps({"model": MODELS[target], key: body}).encode()
+    assert heal(plain, target, status=400, error=error) is None
+
+
+def test_a_session_remembers_that_the_word_was_missing():
+    session = Session(["openai-chat"], model="gpt-4o", params={"response_format": OBJECT})
+    session.append({"role": "user", "content": "Hi."})
+    error = {"error": {"message": REFUSED["openai-chat"]}}
+    first = session.refused("openai-chat", status=400, error=error)
+    assert [(fix.code, fix.path, fix.lossless) for fix in first.fixes] == [
+        ("healed_json_word", "messages.0.content", True)
+    ]
+    assert broken(json.loads(first.body), "openai-chat") == set()
+    session.append({"role": "assistant", "content": "{}"})
+    session.append({"role": "user", "content": "As JSON."})
+    assert session.request().body.startswith(first.body.removesuffix(b"]}"))
+    session.configure(params={})
+    assert NOTE.encode() not in session.request().body
