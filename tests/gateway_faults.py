@@ -124,10 +124,10 @@ class Conversations:
         """Yield conversations as lists of planned exchanges; their numbers are unique."""
         number = 0
         while number < count:
-            history, planned = [user(f"question {number}")], []
+            history, planned, missing = [user(f"question {number}")], [], []
             for _ in range(min(turns, count - number)):
                 planned.append(self._planned(number, history))
-                self._grow(history, number)
+                missing = self._grow(history, number, missing)
                 number += 1
             yield planned
 
@@ -139,8 +139,11 @@ class Conversations:
             body["stream"] = True
         return Planned(number, fault, json.dumps(body).encode())
 
-    def _grow(self, history, number):
-        """Add an answer and what the user sends after it; about half of it is damaged."""
+    def _grow(self, history, number, missing):
+        """Add an answer and what the user sends after it; about half of it is damaged.
+
+        Some of the ``missing`` results come late. Return the calls of this answer that have no result yet.
+        """
         draw = self.random.random
         blocks = []
         if draw() < 0.15:
@@ -149,6 +152,8 @@ class Conversations:
         names = [f"call_{number}_{at}" for at in range(self.random.randint(0, 3))]
         history.append(said(*blocks, f"answer {number}", *(call(name) for name in names)))
         results = [result(name, "done") for name in names if draw() < 0.7]
+        missing_now = [name for name in names if name not in {each["tool_use_id"] for each in results}]
+        results += [result(name, "late") for name in missing if draw() < 0.3]
         if draw() < 0.2:
             results.append(result(f"unknown_{number}", "orphan"))
         if results and draw() < 0.2:
@@ -156,6 +161,7 @@ class Conversations:
         if draw() < 0.3:
             results.reverse()
         history.append(user(*results, *([f"words {number}"] if draw() < 0.6 or not results else [])))
+        return missing_now
 
 
 class FaultyProvider:
@@ -175,6 +181,11 @@ class FaultyProvider:
         self.plans = {planned.number: planned for planned in plans}
         self.sent, self.bodies, self.invalid, self.refused = {}, {}, [], Counter()
         self.active = self.not_left = 0
+
+    @property
+    def refused_again(self):
+        """How many refusals were of a signature that had been refused before."""
+        return self.refused.total() - len(self.refused)
 
     @asynccontextmanager
     async def running(self):

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,6 +106,17 @@ class WorkerProcess:
                 return error.code, error.read().decode()
         except OSError:
             return 0, ""
+
+    async def page(self, path: str, seconds: float = 30.0) -> str:
+        """Return the text of one of its HTTP pages, once it answers."""
+        deadline = deadline_after(seconds)
+        while True:
+            status, text = await asyncio.to_thread(self.ask, path)
+            if status == HTTPStatus.OK:
+                return text
+            if not self.running or time.monotonic() > deadline:
+                raise AssertionError(f"{self.name} has no {path} (status {status})\n{self.tail()}")
+            await asyncio.sleep(0.05)
 
     async def ready(self, seconds: float = 30.0) -> None:
         deadline = deadline_after(seconds)

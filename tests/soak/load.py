@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import time
 from collections import Counter
+from http import HTTPStatus
 
 from gateway_faults import BROKEN, EXACT, LEFT, Conversations, FaultClient, is_right
 from gateway_topics import CUT, STOPPED, WHOLE, Exchange
@@ -30,11 +31,12 @@ class Load:
         wrong: those in which a client got something else than its fault allows.
         outcomes: counts by kind of outcome and class of status.
         hit: exchanges during which the gateway was killed.
+        refusals: those whose client got the provider's refusal of a signature, which the gateway must heal.
         is_over: no exchange follows.
     """
 
     def __init__(self, provider, gateway, http, *, count, seed, turns):
-        self.done = self.hit = 0
+        self.done = self.hit = self.refusals = 0
         self.exchanges, self.wrong, self.outcomes = [], [], Counter()
         self.is_over = False
         # Exchanges whose clients left since the last kill: when, and their places in the list.
@@ -48,6 +50,16 @@ class Load:
     def invalid(self):
         """Bodies that broke a hard rule at the provider."""
         return self._provider.invalid
+
+    @property
+    def refused(self):
+        """How many signatures the provider refused."""
+        return len(self._provider.refused)
+
+    @property
+    def refused_again(self):
+        """How many refusals were of a signature that had been refused before."""
+        return self._provider.refused_again
 
     async def run(self, connections, seconds):
         """Hold all conversations; none begins after ``seconds``."""
@@ -93,6 +105,7 @@ class Load:
             self.wrong.append(f"exchange {planned.number} ({planned.fault}): {outcome}")
         self.done += 1
         self.hit += outcome.is_hit
+        self.refusals += outcome.status == HTTPStatus.BAD_REQUEST
         self.outcomes[outcome.kind, outcome.status // 100] += 1
         if outcome.request_id:
             if outcome.kind == LEFT:

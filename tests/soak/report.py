@@ -52,6 +52,11 @@ def judge(options, load, counted, samples):
         found.append(f"only {load.done:,} of {options.exchanges:,} exchanges in {options.seconds:,.0f} s")
     if load.invalid:
         found.append(f"{len(load.invalid)} invalid bodies reached the provider")
+    if load.refusals:
+        found.append(f"{load.refusals:,} refusals that can be healed reached clients")
+    # A refusal is forgotten only if the gateway was killed before it had the answer to the healed request.
+    if load.refused_again > load.hit:
+        found.append(f"{load.refused_again:,} signatures refused again, although only {load.hit:,} exchanges were hit")
     if counted.losses:
         found.append(f"not, or not completely, published: {dict(counted.losses)}")
     if counted.stuck:
@@ -78,6 +83,7 @@ def text(load, counted, samples, topics, wrong):
         "",
         f"- exchanges: {load.done:,}, {load.done / seconds['load']:,.0f} a second; their clients saw: {_all(outcomes)}",
         f"- kills: {counted.kills}, during {load.hit:,} exchanges; outages: {counted.outages}",
+        f"- refused signatures, which the gateway left out: {load.refused:,}; refused again: {load.refused_again:,}",
         f"- answers in the topics: {len(topics.runs):,}; ends: {_all(ends)}",
         f"- requests: {sum(map(len, topics.asked.values())):,} in the log, {sum(topics.reasons.values()):,} published",
         f"- sessions: {len(topics.asked):,}; gateway_mismatch {counted.mismatches:.0f}",

@@ -2,6 +2,8 @@
 
     python tests/soak/run.py [--exchanges 100000] [--connections 200] [--kills 6] [--outages 5] [--seed 36]
 
+``tests/broker/test_gateway_soak.py`` is its short form.
+
 Clients hold conversations with a provider on the loopback address, with damaged histories, refusals that are healed,
 errors, cuts and clients that leave. `reknit serve` with `publish = all` is between them. It is killed (SIGKILL) in the
 first half of the run, once of these while its broker is away. A worker reads the topics. Afterwards each exchange must
@@ -43,9 +45,22 @@ _OUTAGES = ("stop", "kill", "freeze")
 # Counters of a gateway that must stay 0; a kill resets them, so they are read before each.
 _LOSSES = ("reknit_serve_log_incomplete_total", "reknit_serve_log_lost_total")
 # Without a record for longer, what is missing does not come.
-_SILENT_SECONDS = 10.0
+_SILENT_SECONDS = 30.0
 # For the worker, after the load.
 _TAIL_SECONDS = 300.0
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """The size of a run; ``main`` describes each member."""
+
+    exchanges: int = 100_000
+    connections: int = 200
+    turns: int = 8
+    kills: int = 6
+    outages: int = 5
+    away: float = 0.04
+    seed: int = 36
+    seconds: float = 7_200.0
 
 
 class Fault(Struct, frozen=True):
@@ -77,29 +92,35 @@ class Soak:
         self.options = options
         self.broker, self.load, self.gateway = broker, load, gateway
         self.counted, self.sampler = Counted(), Sampler(gateway, load)
+        self.topics = gateway_topics.Topics()
 
     @property
     def samples(self):
         return self.sampler.samples
 
-    async def under_load(self):
+    def faults(self):
+        """Return what is wrong, in words; nothing if each exchange is in the topics once and in order."""
+        judged = judge(self.options, self.load, self.counted, self.samples)
+        return judged + gateway_topics.faults(self.topics, self.load.exchanges)
+
+    async def under_load(self, faults):
         """Let the clients talk, and inflict the faults."""
         sampling = asyncio.create_task(self.sampler.run())
         with self.timed("load"):
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.inflict(schedule(self.options)))
+                group.create_task(self.inflict(faults))
                 group.create_task(self.load.run(self.options.connections, self.options.seconds))
         sampling.cancel()
 
-    async def written(self, worker):
-        """Return what is in the topics, once gateway and worker are done."""
+    async def read(self, worker):
+        """Read what is in the topics, once gateway and worker are done."""
         # Of an exchange that a kill broke, perhaps nothing was stored.
         runs = [each.run for each in self.load.exchanges if each.digest or not each.is_hit]
-        topics = gateway_topics.Topics(whole=frozenset(each.run for each in self.load.exchanges if each.digest))
+        self.topics.whole = frozenset(each.run for each in self.load.exchanges if each.digest)
         place = self.broker.bootstrap, PREFIX
         with self.timed("to the brokers"):
             await gateway_topics.read_events(
-                topics,
+                self.topics,
                 *place,
                 lambda found: all(run in found.runs and found.runs[run].end for run in runs),
                 _SILENT_SECONDS,
@@ -112,12 +133,11 @@ class Soak:
                 await lab.drained(*place, _TAIL_SECONDS)
             except AssertionError as error:  # the audit shows what is missing
                 self.counted.stuck = str(error)
-            _, page = await asyncio.to_thread(worker.ask, "/metrics")
+            page = await worker.page("/metrics")
         self.counted.mismatches = gateway_topics.metric(page, "reknit_gateway_mismatch_total")
         self.counted.journal_left = self.samples[-1].journal
         with self.timed("audit"):
-            await gateway_topics.read(topics, *place, *gateway_topics.AUDITED)
-        return topics
+            await gateway_topics.read(self.topics, *place, *gateway_topics.AUDITED)
 
     @contextlib.contextmanager
     def timed(self, name):
@@ -129,6 +149,7 @@ class Soak:
 
     async def inflict(self, faults):
         """Inflict all faults; those that the load does not reach are left out."""
+        half = int(self.options.exchanges * self.options.away / 2)
         for fault in faults:
             await self.load.until(fault.at)
             if self.load.is_over:
@@ -136,7 +157,7 @@ class Soak:
             say(f"{self.load.done:,} exchanges: {fault.outage or 'no'} outage{', kill -9' * fault.kills}")
             if fault.outage:
                 await take_away(fault.outage, self.broker, None)
-                await asyncio.sleep(self.options.away / 2)
+                await self.load.until(self.load.done + half)
             if fault.kills:
                 await self.note_losses()
                 self.load.note_kill()
@@ -144,7 +165,7 @@ class Soak:
                 await self.gateway.start()
                 self.counted.kills += 1
             if fault.outage:
-                await asyncio.sleep(self.options.away / 2)
+                await self.load.until(self.load.done + half)
                 await bring_back(fault.outage, self.broker, None)
                 self.counted.outages += 1
 
@@ -159,8 +180,8 @@ class Soak:
                 self.counted.losses[name] += float(value)
 
 
-async def soak(options, directory):
-    """Run everything; return the report and what is wrong."""
+async def soak(options, faults, directory):
+    """Run everything; return the run with all that it has seen."""
     broker = kafka_broker.Broker(directory / "kafka", heap="768m", broker_session_timeout_ms="3000")
     state, provider = directory / "serve", FaultyProvider()
     state.mkdir()
@@ -179,33 +200,44 @@ async def soak(options, directory):
         gateway = await made.enter_async_context(process.running())
         load = Load(provider, gateway, http, count=options.exchanges, seed=options.seed, turns=options.turns)
         run = Soak(options, broker, load, gateway)
-        await run.under_load()
-        topics = await run.written(worker)
-    wrong = judge(options, load, run.counted, run.samples) + gateway_topics.faults(topics, load.exchanges)
-    return text(load, run.counted, run.samples, topics, wrong), wrong
+        await run.under_load(faults)
+        await run.read(worker)
+    return run
 
 
 def say(words):
     print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201  a run takes minutes
 
 
-def main():
+def options_of(arguments):
+    """Return the options of a command line."""
+    usual = Options()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--exchanges", type=int, default=100_000)
-    parser.add_argument("--connections", type=int, default=200)
-    parser.add_argument("--turns", type=int, default=8, help="requests in a conversation (default: 8)")
-    parser.add_argument("--kills", type=int, default=6, help="of the gateway (default: 6)")
-    parser.add_argument("--outages", type=int, default=5, help="of the broker (default: 5)")
-    parser.add_argument("--away", type=float, default=20.0, help="seconds of an outage (default: 20)")
-    parser.add_argument("--seed", type=int, default=36)
-    parser.add_argument("--seconds", type=float, default=7_200.0, help="no conversation begins later (default: 7200)")
-    options = parser.parse_args()
+    for name, words in {
+        "exchanges": "of all clients",
+        "connections": "of clients, each with one conversation at a time",
+        "turns": "requests in a conversation",
+        "kills": "of the gateway",
+        "outages": "of the broker",
+        "away": "share of the exchanges that are made during each outage",
+        "seed": "of conversations and faults",
+        "seconds": "no conversation begins later",
+    }.items():
+        value = getattr(usual, name)
+        parser.add_argument(f"--{name}", type=type(value), default=value, help=f"{words} (default: {value:,})")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def main():
+    options = options_of(None)
     # On SIGTERM it leaves no process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Clients report every refused connection while a broker is away; outcomes are looked at.
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="reknit-soak-") as directory:
-        report, wrong = asyncio.run(soak(options, Path(directory)))
+        run = asyncio.run(soak(options, schedule(options), Path(directory)))
+    wrong = run.faults()
+    report = text(run.load, run.counted, run.samples, run.topics, wrong)
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.write_text(report)
     sys.stdout.write(f"\n{report}")
