@@ -38,7 +38,8 @@ class GatewayLog:
         given, endpoint = RequestBody(json.dumps(body).encode()), Endpoint(self._target, model)
         conversation = Conversation(b"", CIMultiDict(), given.members, upstream="", target=self._target)
         history = AnsweredHistory(self.memory.answered, conversation.key, given.members)
-        done = asyncio.run(self._repairs.repair(given, endpoint, self._upstream, history.known()))
+        tenant = conversation.tenant()
+        done = asyncio.run(self._repairs.repair(given, endpoint, self._upstream, history.known(), tenant=tenant))
         end = done.end if is_accepted else ""
         history.note(end)
         sent = SentRequest(

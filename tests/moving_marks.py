@@ -63,6 +63,7 @@ class Moving:
         given = {"tools": [], "max_tokens": 64} if self.root == "messages" and not head else head
         data = json.dumps({**given, self.root: messages}).encode()
         members, target, model = RequestBody(data).members, self.endpoint.target, self.endpoint.model or None
-        found = result_of(lambda: self.known.normalized(data, members, self.endpoint, self.policy, self.answered))
-        whole = result_of(lambda: normalize_answered(data, target, self.answered, self.policy, model=model))
+        normalized, answered = self.known.normalized, self.answered
+        found = result_of(lambda: normalized(data, members, self.endpoint, self.policy, answered, tenant=b""))
+        whole = result_of(lambda: normalize_answered(data, target, answered, self.policy, model=model))
         return found, whole

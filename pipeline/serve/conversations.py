@@ -37,18 +37,27 @@ _object: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class Conversation:
-    """The conversation of one request. Its key is made when it is needed; the arguments are those of the function."""
+    """The conversation of one request.
+
+    Its key and its tenant are made when they are needed. The arguments are those of ``conversation_key``.
+    """
 
     def __init__(
         self, secret: bytes, headers: MultiMapping[str], members: Mapping[str, Raw], *, upstream: str, target: str
     ) -> None:
         self._make = partial(conversation_key, secret, headers, members, upstream=upstream, target=target)
-        self._key = b""
+        self._make_tenant = partial(tenant_of, secret, headers)
+        self._key = self._tenant = b""
 
     def key(self) -> bytes:
         """Return the key."""
         self._key = self._key or self._make()
         return self._key
+
+    def tenant(self) -> bytes:
+        """Return the digest of the client's credentials."""
+        self._tenant = self._tenant or self._make_tenant()
+        return self._tenant
 
 
 def conversation_key(
@@ -66,6 +75,17 @@ def conversation_key(
     sessions = [headers.get(name, "") for name in _SESSION_HEADERS]
     parts = [upstream, target, *credentials_in(headers), *sessions, *_first_words(members)]
     return hmac.digest(secret, msgspec.json.encode(parts), hashlib.sha256)
+
+
+def tenant_of(secret: bytes, headers: MultiMapping[str]) -> bytes:
+    """Return the digest of a client's credentials, which keeps tenants apart: an HMAC with a secret of the gateway.
+
+    Args:
+        secret: of the gateway.
+        headers: of the client.
+    """
+    credentials = "\0".join(credentials_in(headers))
+    return hmac.digest(secret, credentials.encode("utf-8", "surrogateescape"), hashlib.sha256)
 
 
 def credentials_in(headers: MultiMapping[str]) -> list[str]:

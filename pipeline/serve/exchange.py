@@ -239,7 +239,9 @@ class Exchanges:
         done = (
             Repaired("failed", reason="content_encoding")
             if body is None or known is None
-            else await self._repairs.repair(body, endpoint, to.upstream, known.answered.known())
+            else await self._repairs.repair(
+                body, endpoint, to.upstream, known.answered.known(), tenant=known.conversation.tenant()
+            )
         )
         self._metrics.repair_seconds.observe(time.perf_counter() - begun)
         return done

@@ -2,7 +2,8 @@
 
 This state only saves time: without it a request is repaired in the same way. A conversation is recognised by its
 bytes: everything but the list of messages is equal, and the list begins with the messages of the last request. Any
-other request is read as a whole.
+other request is read as a whole. Each tenant has conversations of its own: otherwise the time of an answer would show a
+client that another client has sent the same history.
 
 Clients move cache breakpoints: Claude Code marks the last messages of each request, so the next one has these messages
 in other bytes. So a conversation whose last messages changed once is kept with the point before its first message that
@@ -36,8 +37,8 @@ _BYTES_OF_MESSAGE: Final = 2048
 _MOVING: Final = 8
 _messages: Final = msgspec.json.Decoder(list[Raw]).decode
 
-# The endpoint, the first message, and every member of the body but the messages.
-_Key: TypeAlias = tuple[Endpoint, bytes, frozenset[tuple[str, bytes]]]
+# The tenant, the endpoint, the first message, and every member of the body but the messages.
+_Key: TypeAlias = tuple[bytes, Endpoint, bytes, frozenset[tuple[str, bytes]]]
 
 
 class _Known(Struct, frozen=True):
@@ -74,6 +75,8 @@ class KnownConversations:
         endpoint: Endpoint,
         policy: Policy,
         answered: Mapping[int, bool],
+        *,
+        tenant: bytes,
     ) -> tuple[Normalized, End]:
         """Return the same as ``normalize_answered``, and know the conversation from now on.
 
@@ -83,6 +86,7 @@ class KnownConversations:
             endpoint: that the body is for.
             policy: of repair, without scaled media.
             answered: as of ``normalize_answered``. A conversation is read again whenever there are others.
+            tenant: of the request; a conversation of another tenant is not used.
 
         Raises:
             InputError: the body cannot be used.
@@ -90,7 +94,7 @@ class KnownConversations:
         messages = _messages_in(members)
         if not messages:
             return _ended(_begun(data, endpoint, policy, answered))
-        key = _key_of(endpoint, messages[0], members)
+        key = _key_of(tenant, endpoint, messages[0], members)
         known = self._known.pop(key, None)
         if known is not None:
             self._size -= known.size
@@ -193,6 +197,6 @@ def _messages_in(members: Mapping[str, Raw]) -> list[Raw]:
         return []
 
 
-def _key_of(endpoint: Endpoint, first: Raw, members: Mapping[str, Raw]) -> _Key:
+def _key_of(tenant: bytes, endpoint: Endpoint, first: Raw, members: Mapping[str, Raw]) -> _Key:
     head = frozenset((name, bytes(value)) for name, value in members.items() if name not in ROOTS)
-    return endpoint, bytes(first), head
+    return tenant, endpoint, bytes(first), head

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 import secrets
 from collections.abc import Mapping
@@ -16,7 +14,7 @@ from multidict import MultiMapping
 
 from reknit.pipeline.healing.memory import NO_MEMORY, TargetMemory
 from reknit.pipeline.serve.answered import NOTHING_ANSWERED
-from reknit.pipeline.serve.conversations import Conversation, credentials_in
+from reknit.pipeline.serve.conversations import Conversation
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.input_log import InputLog
 from reknit.pipeline.serve.metrics import GatewayMetrics
@@ -164,10 +162,8 @@ def session_of(secret: bytes, exchanged: Exchanged, given: RequestBody) -> str:
     conversation = exchanged.conversation or Conversation(
         secret, headers, given.members, upstream=upstream, target=target
     )
-    key = conversation.key()
-    credentials = "\0".join(credentials_in(headers))
-    tenant = hmac.digest(secret, credentials.encode("utf-8", "surrogateescape"), hashlib.sha256)
-    return f"serve-{tenant.hex()[:_TENANT_DIGITS]}/{key.hex()[:_CONVERSATION_DIGITS]}"
+    tenant, key = conversation.tenant().hex(), conversation.key().hex()
+    return f"serve-{tenant[:_TENANT_DIGITS]}/{key[:_CONVERSATION_DIGITS]}"
 
 
 def _stated(name: str) -> str:

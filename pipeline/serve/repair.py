@@ -171,6 +171,8 @@ class Repairs:
         endpoint: Endpoint,
         upstream: Upstream,
         answered: Mapping[int, bool] = NOTHING_ANSWERED,
+        *,
+        tenant: bytes,
     ) -> Repaired:
         """Return the result for a body. A large body that takes too long is ``late``.
 
@@ -179,9 +181,10 @@ class Repairs:
             endpoint: its target.
             upstream: it has the policy.
             answered: as of ``normalize_answered``.
+            tenant: of the client; it shares no known conversation with others.
         """
         try:
-            return await self._with_settings(body, endpoint, upstream, answered)
+            return await self._with_settings(body, endpoint, upstream, answered, tenant=tenant)
         except TimeoutError:
             return Repaired("late")
         except ReknitError as error:  # of the process: every error of the work is in its result
@@ -190,7 +193,13 @@ class Repairs:
             return Repaired("failed", reason=error_name(error))
 
     async def _with_settings(
-        self, body: RequestBody, endpoint: Endpoint, upstream: Upstream, answered: Mapping[int, bool]
+        self,
+        body: RequestBody,
+        endpoint: Endpoint,
+        upstream: Upstream,
+        answered: Mapping[int, bool],
+        *,
+        tenant: bytes,
     ) -> Repaired:
         if self._is_shadow:
             return Repaired("skipped", reason="shadow")
@@ -201,7 +210,8 @@ class Repairs:
         settings = upstream.settings_of(endpoint.model or body.model)
         added = {name: value for name, value in settings.params.items() if name not in body.members}
         whole = body.with_params(added)
-        done = await self._within_time(whole, body.members | added, endpoint, settings.policy, answered)
+        members = body.members | added
+        done = await self._within_time(whole, members, endpoint, settings.policy, answered, tenant=tenant)
         if done.outcome not in {"unchanged", "repaired"}:
             return done
         return structs.replace(done, body=done.body or (whole if added else None), params=tuple(added))
@@ -213,10 +223,12 @@ class Repairs:
         endpoint: Endpoint,
         policy: Policy,
         answered: Mapping[int, bool],
+        *,
+        tenant: bytes,
     ) -> Repaired:
         # Decoding an image may take a second, however few bytes it has.
         if len(data) <= LARGE_BYTES and policy.media != "shrink":
-            return _result(lambda: self._known.normalized(data, members, endpoint, policy, answered))
+            return _result(lambda: self._known.normalized(data, members, endpoint, policy, answered, tenant=tenant))
         seconds = BUDGET_SECONDS + _SECONDS_PER_MIB * len(data) / 2**20
         # The time in which it waits for the process and for other bodies counts too.
         return await asyncio.wait_for(

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from gateway import gateway
 from moving_marks import MARKS, marked
 
 from reknit.pipeline import normalize
@@ -46,8 +47,8 @@ def whole_reads(monkeypatch):
     return found
 
 
-def asked(known, data, policy=DEFAULT, endpoint=ANTHROPIC, answered=NOTHING_ANSWERED):
-    done, end = known.normalized(data, RequestBody(data).members, endpoint, policy, answered)
+def asked(known, data, policy=DEFAULT, endpoint=ANTHROPIC, answered=NOTHING_ANSWERED, *, tenant=b""):
+    done, end = known.normalized(data, RequestBody(data).members, endpoint, policy, answered, tenant=tenant)
     whole, expected_end = normalize_answered(data, endpoint.target, answered, policy, model=endpoint.model or None)
     assert (done.body, done.violations, end) == (whole.body, whole.violations, expected_end)
     assert sorted(done.fixes, key=repr) == sorted(whole.fixes, key=repr)
@@ -162,6 +163,27 @@ def test_another_policy_or_target_is_another_conversation(whole_reads):
     assert len(whole_reads) == 4
 
 
+def test_each_tenant_has_conversations_of_its_own(whole_reads):
+    known = KnownConversations()
+    for end in (3, 6):
+        for tenant in (b"one", b"other"):
+            asked(known, body(HISTORY[:end]), tenant=tenant)
+    # Neither reads the other's history, nor takes its place.
+    assert whole_reads == [body(HISTORY[:3])] * 2
+
+
+@pytest.mark.parametrize("name", ["x-api-key", "authorization", "x-goog-api-key"])
+async def test_clients_with_different_keys_share_no_conversation(name, whole_reads):
+    async with gateway() as (provider, url, client):
+        for end in (1, 6):
+            for key in ("one", "other"):
+                data = body(HISTORY[:end])
+                async with client.post(f"{url}/v1/messages", data=data, headers={name: key}) as response:
+                    assert response.status == 200
+    assert len(provider.received) == 4
+    assert whole_reads == [body(HISTORY[:1])] * 2
+
+
 def test_a_conversation_with_other_answered_requests_is_read_as_a_whole(whole_reads):
     known = KnownConversations()
     for answered in ({}, {4: False}, {4: False}, {4: True}, {4: True}, {}):
@@ -197,7 +219,7 @@ def test_a_body_without_a_list_of_messages_is_read_each_time(data, whole_reads):
     known = KnownConversations()
     for _ in range(2):
         try:
-            known.normalized(data, RequestBody(data).members, ANTHROPIC, Policy(), NOTHING_ANSWERED)
+            known.normalized(data, RequestBody(data).members, ANTHROPIC, Policy(), NOTHING_ANSWERED, tenant=b"")
         except InputError:
             with pytest.raises(InputError):
                 normalize(data, "anthropic")
