@@ -32,6 +32,8 @@ _MOST_QUEUED: Final = 64 * 2**20
 _RECORD_BYTES: Final = 512
 # Most records that wait for the end of another run of their session.
 _MOST_WAITING: Final = 50_000
+# Records of this time are sent together. Sent alone, an event of a stream costs several times as much.
+_GATHER_SECONDS: Final = 0.05
 _PAUSES: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 # Time for the rest of the journal at the end. The rest is sent after the next start.
 _LAST_SECONDS: Final = 5.0
@@ -86,7 +88,7 @@ class InputLog:
         self._is_stalled = False
         self._has_queued = asyncio.Event()
         self._has_stored = asyncio.Event()
-        self._is_closing = False
+        self._closing = asyncio.Event()
         # The journal is used by one thread at a time.
         self._thread = ThreadPoolExecutor(1, "reknit-journal")
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,7 +131,7 @@ class InputLog:
 
     async def close(self) -> None:
         """Store everything, and send for a few seconds what is left."""
-        self._is_closing = True
+        self._closing.set()
         self._has_queued.set()
         self._has_stored.set()
         if self._tasks:
@@ -159,7 +161,7 @@ class InputLog:
     # From the queue to the journal.
 
     async def _store_all(self) -> None:
-        while not (self._is_closing and not self._queue):
+        while not (self._closing.is_set() and not self._queue):
             await self._has_queued.wait()
             self._has_queued.clear()
             queue, self._queue, size = self._queue, [], self._queued
@@ -222,9 +224,12 @@ class InputLog:
             self._has_stored.clear()
             found = await self._in_thread(self._journal.read) if order.waiting < _MOST_WAITING else []
             if not found:
-                if self._is_closing and self._tasks[0].done():
+                if self._closing.is_set() and self._tasks[0].done():
                     return
                 await self._has_stored.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_GATHER_SECONDS):
+                        await self._closing.wait()
                 continue
             ready = [(place, record) for place, record in found if order.arrive(record, place)]
             while ready:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from input_brokers import InputBrokers
+from sender_runs import until
 
 from reknit.pipeline.serve import input_log
 from reknit.pipeline.serve.input_log import InputLog, end_of_run
@@ -97,6 +98,31 @@ async def test_nothing_waits_for_a_journal_that_is_stalled_until_it_stores_again
         await log.stored()
         monkeypatch.undo()
         assert (len(waits), journal.appended) == (2, 1)
+
+
+async def test_records_that_follow_each_other_are_sent_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(input_log, "_GATHER_SECONDS", 3_600)
+    sent, found = [], []
+
+    class CountingBrokers(InputBrokers):
+        async def delivered(self, given):
+            sent.append(len(given))
+
+    class CountingJournal(Journal):
+        def read(self):
+            found.append(super().read())
+            return found[-1]
+
+    log = InputLog(CountingJournal(tmp_path), CountingBrokers().connect, GatewayMetrics())
+    log.start()
+    await until(lambda: found)  # from now on it waits for records
+    for count in range(20):
+        put(log, 1)
+        await until(lambda count=count: log._stored > count)
+    assert sent == []
+    # The end of the gateway waits for no more of them.
+    await log.close()
+    assert sent == [20]
 
 
 async def test_the_records_of_a_run_that_waited_are_read_in_one_step(tmp_path):
