@@ -45,6 +45,7 @@ def pieces(data, size, cut):
         pytest.param(b'noise\ndata: {"x":1}\n\n', [b"noise", b'{"x":1}'], id="noise is a payload"),
         pytest.param(b"event: error\ndata: overloaded\n\n", [b'{"error":"overloaded"}'], id="an error in words"),
         pytest.param(b'event: error\ndata: {"m":1}\n\n', [b'{"error":{"m":1}}'], id="an error by its name"),
+        pytest.param(b"event:error\ndata:busy\n\n", [b'{"error":"busy"}'], id="an error by its name without a space"),
         pytest.param(b'event: error\ndata: {"error":{}}\n\n', [b'{"error":{}}'], id="an error by itself"),
         pytest.param(b"event: a\n\n", [], id="a name without data"),
         pytest.param(b"", [], id="nothing"),
@@ -85,6 +86,7 @@ def test_the_fast_path_reads_plain_events_however_they_are_joined(name):
         (b'{"a":1}{"b":2}', [b'{"a":1}', b'{"b":2}']),
         (b'oops {"a":1} tail {"b":', [b"oops", b'{"a":1}', b'tail {"b":']),
         (b'data: {"a":1}\n\n', [b'{"a":1}']),
+        (b'\n: ping\n\ndata: {"a":1}\n\n', [b'{"a":1}']),
         (b"]", []),
     ],
 )
@@ -114,6 +116,15 @@ CUT_ANYWHERE = {
         b'data: {"a":{"b":1}\ndata: ,"c":{}}\ndata: {"d":"x\ndata: {"e":2}\nevent: f\ndata: {"g":3}\n',
         [b'{"a":{"b":1}\n,"c":{}}', b'{"d":"x', b'{"e":2}', b'{"g":3}'],
     ),
+    "an object inside another, without blank lines": (
+        b'data: {"a":\ndata: {"b":1}\ndata: }\ndata: {"c": \ndata: {"d":[\ndata: {"e":2}\ndata: ]}}\n',
+        [b'{"a":\n{"b":1}\n}', b'{"c": \n{"d":[\n{"e":2}\n]}}'],
+    ),
+    "an object after one that was cut after a value": (
+        b'data: {"a":1\ndata: {"b":2}\ndata: {"c":[1] \ndata: {"d":3}\n',
+        [b'{"a":1', b'{"b":2}', b'{"c":[1] ', b'{"d":3}'],
+    ),
+    "a line that is no event": (b'starting\ndata: {\ndata: "a":1}\n\n', [b"starting", b'{\n"a":1}']),
     "laid out": (b'{\n  "a": {\n    "b": "}"\n  }\n}\n{"c":3}\n', [b'{\n  "a": {\n    "b": "}"\n  }\n}', b'{"c":3}']),
 }
 
@@ -187,6 +198,8 @@ def test_an_exception_in_the_stream_is_an_error():
     assert payloads.of_frames(failed) == [b'{"error":{"type":"InternalError","message":"oops"}}']
     odd = message(b"<html>", **{":message-type": "exception", ":exception-type": "x"})
     assert payloads.of_frames(odd) == [b'{"error":{"type":"x","message":"<html>"}}']
+    binary = message(b"\xff\xfe", **{":message-type": "exception", ":exception-type": "x"})
+    assert payloads.of_frames(binary) == [b'{"error":{"type":"x","message":"\xef\xbf\xbd\xef\xbf\xbd"}}']
 
 
 def test_the_events_of_an_invoke_body():
