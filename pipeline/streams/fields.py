@@ -8,6 +8,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.structs import astuple
+from msgspec.structs import fields as members_of
 
 Fields: TypeAlias = dict[str, Raw]
 # A block's place in its message. The bound is far beyond any message and keeps hostile numbers out of the state.
@@ -26,6 +27,7 @@ _strings = msgspec.json.Decoder(list[str])
 read_object = _object.decode
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 _NULL = b"null"
 # JSON values without content.
@@ -59,6 +61,16 @@ def with_plain_counts(fields: Fields) -> Fields:
 
 _COUNTS: Final = frozenset({"usage", "usageMetadata"})
 _HOLD_COUNTS: Final = _COUNTS | {"message", "response", "metadata"}
+
+
+def counts(fields: Fields, name: str, kind: type[S]) -> S | None:
+    """A member that is an object of token counts, as whole numbers; a count that is not a number counts as absent."""
+    given_counts = members(fields, name)
+    if given_counts is None:
+        return None
+    plain = _plain_counts(given_counts)
+    found = {field.name: typed(plain, field.encode_name, field.type) for field in members_of(kind)}
+    return kind(**{member: value for member, value in found.items() if value is not None})
 
 
 def _plain_counts(counts: Fields) -> Fields:

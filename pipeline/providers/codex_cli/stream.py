@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import asdict
 
 from reknit.pipeline.providers.anthropic.stream.wire import text_block
 from reknit.pipeline.streams import fields as read
@@ -135,11 +136,18 @@ _SAID: Final = frozenset({"id", "type", "aggregated_output", "agents_states", "s
 # How Codex says that it asks again: "Reconnecting... 1/5 (…)", "Reconnecting... waiting for network (…)", up to 0.44
 # "stream error: …; retrying 1/5 in 188ms…".
 _AGAIN: Final = re.compile(r"\Areconnecting\.\.\. |; retrying \d+/\d+ in ", re.IGNORECASE)
-# The reported token counts; tokens that are read from a cache, or written to one, are part of the first.
-_TOKENS: Final = ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens")
 _WORDS: Final = {"agent_message": "text", "reasoning": "thinking"}
 # Lines about items that are remembered: one that comes again is a redelivery, for items are numbered.
 _MOST_LINES: Final = 64
+
+
+class Tokens(Struct, gc=False):
+    """The reported token counts; tokens that are read from a cache, or written to one, are part of the first."""
+
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class CodexDecoderState(Struct, array_like=True):
@@ -254,10 +262,10 @@ class CodexCli(PayloadDecoder[CodexDecoderState]):
 
         Up to 0.44 a run that resumes reports its own; they are then less than before, or equal.
         """
-        usage_fields = read.members(fields, "usage")
-        if usage_fields is None:
+        counts = read.counts(fields, "usage", Tokens)
+        if counts is None:
             return UNSET
-        total = {name: max(0, min(read.integer(usage_fields, name) or 0, read.MOST_COUNTED)) for name in _TOKENS}
+        total = {name: max(0, count) for name, count in asdict(counts).items()}
         before = self.state.total
         if total == before or any(count < before.get(name, 0) for name, count in total.items()):
             before = {}

@@ -35,6 +35,7 @@ from reknit.pipeline.streams.events import (
     UserMessage,
     WholeMessage,
 )
+from reknit.pipeline.streams.fields import Counted
 from reknit.pipeline.streams.framing.repair import check_strings
 from reknit.topics.items import Doubt, SessionInit, TurnResult, Usage
 
@@ -96,7 +97,7 @@ class Noticed(_Line, tag="error", kw_only=True):
     severity: str = ""
 
 
-class Stats(Struct, gc=False):
+class Stats(Counted, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached: int = 0
@@ -244,7 +245,7 @@ class GeminiCli(PayloadDecoder[GeminiCliDecoderState]):
 
     def _result(self, line: Result) -> list[Event]:
         failed = line.status != "success" or line.error is not None
-        stats = Stats() if line.stats is UNSET else _decode_stats(line.stats)
+        stats = Stats() if line.stats is UNSET else _stats_of(line.stats)
         # An answer without tokens was none that the program counts.
         silent = stats.output_tokens == 0 and self.state.answering
         ended = self.release_held() if failed else self._end_answer("attempt" if silent else "end")
@@ -376,6 +377,13 @@ def _answer_of(line: ToolAnswered) -> UserMessage:
     text = line.output if line.output is not None else told
     content = Raw(msgspec.json.encode([{"type": "text", "text": text}]))
     return UserMessage(results=(tool_result(line.tool_id, content, failed=line.status != "success"),))
+
+
+def _stats_of(raw: Raw) -> Stats:
+    try:
+        return _decode_stats(raw)
+    except msgspec.DecodeError:
+        return read.counts({"stats": raw}, "stats", Stats) or Stats()
 
 
 def _usage(stats: Stats) -> Usage | UnsetType:

@@ -182,7 +182,7 @@ class Message(Struct, gc=False):
     content: list[Raw] = []
     id: str | None = None
     model: str | None = None
-    usage: Usage | UnsetType | None = UNSET
+    usage: Counts | None = None
 
 
 class _Text(Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False):
@@ -225,7 +225,9 @@ def read_message(fields: Fields) -> Message | None:
     content = None if message is None else _content(message)
     if message is None or content is None:
         return None
-    return Message(content, read.text(message, "id"), read.text(message, "model"), usage(message, "usage"))
+    return Message(
+        content, read.text(message, "id"), read.text(message, "model"), read.counts(message, "usage", Counts)
+    )
 
 
 def _content(message: Fields) -> list[Raw] | None:
@@ -277,5 +279,5 @@ def _unusual_block(raw: Raw) -> WholeBlock:
 
 
 def usage(fields: Fields, name: str) -> Usage | UnsetType:
-    """Token counts; a count that is not a number leaves the whole out."""
-    return read.typed(fields, name, Usage) or UNSET
+    found = read.counts(fields, name, Counts)
+    return UNSET if found is None else found.usage()

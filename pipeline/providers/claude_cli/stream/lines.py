@@ -83,7 +83,7 @@ def _assistant(fields: Fields) -> list[Event] | None:
             message_id=message.id or None,
             blocks=blocks,
             model=model,
-            usage=message.usage or UNSET,
+            usage=UNSET if message.usage is None else message.usage.usage(),
             uuid=read.text(fields, "uuid") or None,
             parent=parent,
             sidechain=read.flag(fields, "isSidechain"),

@@ -184,7 +184,7 @@ def _read_members(payload: bytes) -> Chunk[Part]:
         [_read_candidate(read.read_object(candidate)) for candidate in candidates],
         read.text(fields, "responseId") or None,
         read.text(fields, "modelVersion") or None,
-        read.typed(fields, "usageMetadata", Tokens),
+        read.counts(fields, "usageMetadata", Tokens),
         read.typed(fields, "promptFeedback", Feedback),
         create_time=fields.get("createTime", UNSET),
     )

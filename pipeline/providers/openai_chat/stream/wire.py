@@ -192,10 +192,10 @@ def _read_odd(payload: bytes) -> Chunk:
     chunk = Chunk(
         [_read_choice(read.read_object(choice)) for choice in choices],
         read.text(fields, "id"),
-        read.typed(fields, "usage", Tokens),
+        read.counts(fields, "usage", Tokens),
         read.text(fields, "error") or None if error is None else error,
         read.text(fields, "model"),
-        Groq(read.typed(read.members(fields, "x_groq") or {}, "usage", Tokens)),
+        Groq(read.counts(read.members(fields, "x_groq") or {}, "usage", Tokens)),
     )
     for name in SIBLINGS_OF_TEXT:
         setattr(chunk, name, fields.get(name, UNSET))

@@ -288,7 +288,7 @@ def response_of(members: Fields) -> Response:
         model=read.text(members, "model") or None,
         status=read.text(members, "status") or None,
         output=read.elements(members, "output"),
-        usage=read.typed(members, "usage", Tokens),
+        usage=read.counts(members, "usage", Tokens),
         incomplete_details=Reason(read.text(details, "reason") or None) if details else None,
         error=read.members(members, "error"),
     )
