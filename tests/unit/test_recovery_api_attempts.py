@@ -111,6 +111,14 @@ def test_metadata_of_an_unknown_block_is_passed_on():
     assert [item.event for item in only(items, AgentUnrecognized)] == [Raw(b"[1]")]
 
 
+def test_a_member_of_a_block_that_comes_after_its_message_is_in_the_turn():
+    events, _ = REACHED[MessageState.DONE]
+    note = BlockNoted(0, "citations", Raw(b'{"n":1}'), appends=True)
+    items, machine = stepped(*events, note, RunEnded("exit"))
+    assert only(items, AgentUnrecognized) == []
+    assert b'"citations":[{"n":1}]' in machine.memory.finished[0].message
+
+
 def test_token_counts_are_reported_once():
     counted = [UsageKnown(Usage(output_tokens=tokens)) for tokens in (1, 2, 2)]
     told = [UsageKnown(Usage(output_tokens=2)), UsageKnown(Usage(output_tokens=3))]

@@ -4,10 +4,12 @@ import json
 
 import pytest
 from claude_lines import block_delta, start
+from msgspec import UNSET, Raw
 from stream_runs import items_of, only, texts
 
-from reknit.pipeline.streams.events import MOST_TEXT
-from reknit.topics.items import AgentUnrecognized, SessionRateLimit
+from reknit.pipeline.streams.events import MOST_TEXT, BlockNoted
+from reknit.pipeline.streams.framing.repair import Halves
+from reknit.topics.items import AgentUnrecognized, ItemDelta, SessionRateLimit
 
 LIMIT = b'{"type":"rate_limit_event","rate_limit_info":{"status":"allowed","note":"{\\"type\\":\\"x\\"}"}}'
 
@@ -98,8 +100,10 @@ def test_blank_lines_and_carriage_returns_are_ignored():
 
 @pytest.mark.parametrize(
     ("json_text", "text"),
-    [(rb"a\ud83db", "a\ufffdb"), (rb"\udc00", "\ufffd"), (rb"\ud83d\ude00", "\U0001f600"), (b"a\xffb", "a\ufffdb")],
-)
+    [(rb"a\ud83db", "a\ufffdb"), (rb"\udc00", "\ufffd"), (rb"\ud83d\ude00", "\U0001f600"), (b"a\xffb", "a\ufffdb"),
+     # The character that masks a lone first half.
+     (b"\\ud83d" + "\U0010d800".encode(), "\ufffd\U0010d800")],
+)  # fmt: skip
 def test_a_lone_surrogate_or_a_bad_byte_is_replaced_and_the_rest_is_read(json_text, text):
     items = recovered(answer("HERE").replace(b"HERE", json_text))
     assert (reasons(items), texts(items)) == ([], [text])
@@ -116,7 +120,15 @@ def test_a_lone_surrogate_in_a_delta_is_repaired_by_the_complete_message():
 def test_a_character_whose_halves_are_in_two_deltas_is_whole_between_other_text():
     deltas = [block_delta(0, type="text_delta", text=part) for part in ("a \ud83d", "\ude00 b")]
     assert texts(recovered(start("m1"), *deltas)) == ["a \U0001f600 b"]
-    assert texts(recovered(start("m1"), deltas[0])) == ["a \ufffd"]
+    alone = recovered(start("m1"), deltas[0])
+    assert [(item.content, item.raw) for item in only(alone, ItemDelta)] == [("a ", UNSET), ("\ufffd", UNSET)]
+    assert texts(alone) == ["a \ufffd"]
+
+
+def test_masks_in_json_with_bytes_that_are_not_utf_8_are_replaced():
+    halves = Halves(masked=True)
+    (noted,) = halves.follow([BlockNoted(0, "citations", Raw('"\U0010d83d '.encode() + b'\xff"'))])
+    assert noted.value == Raw('"\ufffd \ufffd"'.encode())
 
 
 def test_a_long_line_that_is_not_json_is_cut_and_its_size_reported():

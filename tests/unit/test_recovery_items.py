@@ -80,7 +80,7 @@ def test_of_calls_with_one_id_in_a_run_the_first_stays(lines):
         ("tool_use", "c"),
         ("text", "cc-promoted-0"),
     ]
-    assert run.view.retracted == {"c~2"}
+    assert only(run.items, ItemRetracted) == [ItemRetracted(item_id="c~2", reason="repeated id")]
     assert [block["type"] for block in run.blocks if block["type"] == "tool_use"] == ["tool_use"]
 
 

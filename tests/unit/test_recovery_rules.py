@@ -369,8 +369,10 @@ def test_streamed_events_of_a_sub_agent_do_not_reach_the_main_stream():
 def test_lines_that_the_program_wrote_itself_are_marked():
     line = {"type": "user", "isSynthetic": True, "message": {"role": "user", "content": "Go on."}}
     (item,) = only(recovered(line), ItemStarted)
-    assert (item.item_type, item.is_synthetic) == ("user_message", True)
+    assert (item.item_type, item.is_synthetic, item.is_sidechain) == ("user_message", True, False)
     assert bytes(item.content) == b'[{"type":"text","text":"Go on."}]'
+    (item,) = only(recovered(line | {"isSidechain": True}), ItemStarted)
+    assert item.is_sidechain
 
 
 @pytest.mark.parametrize("ending", [[], [result("x", is_error=True)]], ids=["killed", "error"])
@@ -399,6 +401,8 @@ def streamed_whole(message_id, words):
         pytest.param([streamed_whole("m1", "Hi"), start("m2"), text("Hel"), stop(), start("m3"), result("Hi")], False,
                      id="newest of which something is left"),
         pytest.param([streamed_whole("m1", "Hi"), result("Hi", begun_message_ids=["m0"])], False, id="the only one"),
+        pytest.param([whole("m1", said("One."), said("Two.")), result("One.\n\nTwo.")], False, id="two blocks, apart"),
+        pytest.param([whole("m1", said("One."), said("Two.")), result("One.Two.")], False, id="two blocks, joined"),
         pytest.param([streamed_whole("m1", "No."), whole("m2", said("Hi")), result("Hi", begun_message_ids=["m1"])],
                      False, id="silent"),
     ],

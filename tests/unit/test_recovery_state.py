@@ -102,6 +102,13 @@ def test_ending_a_run_twice_reports_nothing_twice():
     assert recovery.end_run("exit 137") == []
 
 
+def test_a_block_that_the_end_of_its_run_leaves_open_names_the_reason_or_the_end():
+    for arguments, reason in (((), "end of run"), (("exit 137",), "exit 137")):
+        recovery = Recovery()
+        feed(recovery, *streamed("m1", "cut"))
+        assert [item.reason for item in only(recovery.end_run(*arguments), ItemCompleted)] == [reason]
+
+
 def test_another_source_ends_the_run_and_its_last_items_come_with_the_next_feed():
     recovery = Recovery()
     feed(recovery, *streamed("m1", "cut"))

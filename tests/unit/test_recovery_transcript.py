@@ -119,6 +119,12 @@ FIRST, SECOND = "gemini-cli-block-0", "gemini-cli-block-1"
             [],
             id="an answer that was taken back",
         ),
+        pytest.param(
+            [call("1"), result("1"), *words("Done."), DONE],
+            [prompt(1), answer(2, "Done.", "1")],
+            [("1", '{"of":"1"}', "stream", ""), ("gemini-cli-promoted-0", "Done.", "promoted", "")],
+            id="words after a call, which the transcript has before it",
+        ),
         pytest.param([*words("Hello"), DONE], [], [], id="a transcript without an answer"),
     ],
 )
@@ -170,6 +176,7 @@ def test_each_run_of_a_resumed_session_uses_its_own_part():
         recovery.expect_transcript()
         items += recovery.feed_transcript(joined(chat), run) + recovery.end_transcript(run)
         chat += [prompt(11, message_id="v"), answer(12, "two", message_id="b")]
+        recovery = Recovery.restore(recovery.snapshot())
     assert [text for _, text, _, _ in shown(items)] == ["one", "two"]
     assert [json.loads(turn.message)["content"][0]["text"] for turn in recovery.take_finished()][-1] == "two"
 

@@ -143,6 +143,12 @@ def test_server_sent_events_without_blank_lines_end_with_their_lines():
         assert pieces(data, size, framing.lines) == ([data[at : at + size] for at in range(0, len(data), size)], b"")
 
 
+def test_an_event_without_a_blank_line_ends_with_a_newline_that_comes_later():
+    tail = Tail()
+    assert tail.push(b'data: {"a":1}', framing.lines) == (b"", 0)
+    assert tail.push(b'\ndata: {"b":2}\ndata: {"c"', framing.lines) == (b'data: {"a":1}\ndata: {"b":2}\n', 0)
+
+
 @pytest.mark.parametrize("size", range(1, 30))
 def test_lines_cut_anywhere(size):
     data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'

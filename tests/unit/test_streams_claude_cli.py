@@ -213,8 +213,9 @@ def test_an_empty_session_file_leaves_blocks_doubtful(file):
     assert words(turns) == ["This answer ", "This answer "]
 
 
-def test_a_session_file_of_another_run_changes_nothing():
-    view, turns = settled(kept(("m2", said("Let me look."))), late=True, named="r0")
+@pytest.mark.parametrize("late", [False, True], ids=["before the end", "after the end"])
+def test_a_session_file_of_another_run_changes_nothing(late):
+    view, turns = settled(kept(("m2", said("Let me look."))), late=late, named="r0")
     assert [entry.doubtful for entry in view.blocks("text", "tool_use")] == ["", "kept", "kept", ""]
     assert words(turns) == ["This answer ", "This answer "]
 
@@ -242,6 +243,14 @@ def test_a_reset_ends_the_message_and_is_recorded_between_the_turns():
     outcome = run("claude-cli", *WHOLE, RESET, *[start("m2"), *text("b"), whole("m2", said("b")), stop()], result())
     assert [(turn.message_id, turn.resets) for turn in outcome.turns] == [("m1", False), (None, True), ("m2", False)]
     assert len({turn.id for turn in outcome.turns}) == 3
+
+
+def test_a_reset_that_was_not_taken_is_saved_with_the_state():
+    recovery = Recovery("claude-cli")
+    for line in (*WHOLE, RESET):
+        recovery.feed(json.dumps(line).encode())
+    turns = Recovery.restore(recovery.snapshot()).take_finished()
+    assert [(turn.message_id, turn.resets) for turn in turns] == [("m1", False), (None, True)]
 
 
 # -- results and other lines --------------------------------------------------------------------------------------

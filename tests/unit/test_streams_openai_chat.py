@@ -8,7 +8,7 @@ from build import call as tool_use
 from build import text, thinking
 from stream_runs import entries, errors, extras, items_of, only, shown, stop_reasons
 
-from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnStop, Usage
+from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, ItemStarted, TurnStop, Usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -211,6 +211,8 @@ def test_tokens_come_after_the_reason_or_with_every_chunk():
         ({"error": {"message": "Upstream", "code": 502}}, "Upstream", "502"),
         ({"object": "error", "message": "Too long", "type": "BadRequestError"}, "Too long", "BadRequestError"),
         ({"error": "no such model"}, "no such model", ""),
+        ({"error": "Bad Gateway", "message": "Upstream is down", "code": "x"}, "Upstream is down", "x"),
+        ({"error": "Bad Gateway", "detail": "Upstream is down"}, "Upstream is down", ""),
         ({"id": "c1", "choices": [choice("error")], "error": {"message": "Lost", "code": "x"}}, "Lost", "x"),
     ],
 )
@@ -354,6 +356,8 @@ def test_other_choices_are_not_in_the_history_of_the_model():
 def test_the_call_of_another_choice_ends_with_its_input():
     calls = [choice(index=index, tool_calls=[call(0, f"t{index}", "f", '{"a":1}')]) for index in (0, 1)]
     items = run(chunk(*calls), chunk(choice("tool_calls"), choice("tool_calls", index=1)))
+    begun = [(item.name, json.loads(bytes(item.raw))) for item in only(items, ItemStarted) if item.raw]
+    assert begun == [("f", {"type": "choice", "choice": 1, "of": "tool_use", "id": "t1", "name": "f"})]
     raws = [json.loads(bytes(item.raw)) for item in only(items, ItemCompleted) if item.raw]
     assert raws == [{"type": "choice", "choice": 1, "of": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]
 

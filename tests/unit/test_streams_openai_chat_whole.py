@@ -129,6 +129,15 @@ def test_a_cumulative_message_next_to_its_deltas_is_not_repeated():
     assert shown(only_the_end) == [("text", "Hello", False)]
 
 
+def test_calls_of_a_whole_answer_with_the_same_id_are_all_kept():
+    items, blocks = run(answer("tool_calls", tool_calls=[CALL, CALL]))
+    assert [(entry.item_type, entry.item_id) for entry in reduce(items).entries] == [
+        ("tool_use", "t0"),
+        ("tool_use", "t0~2"),
+    ]
+    assert [block["type"] for block in blocks] == ["tool_use", "tool_use"]
+
+
 def test_other_choices_of_a_whole_answer_are_shown_separately():
     choices = [{"index": at, "message": {"content": text}, "finish_reason": "stop"} for at, text in enumerate("AB")]
     items, blocks = run(event(choices=choices))
