@@ -34,7 +34,7 @@ TESTS = {
         "bad", "fix", "history", "ids", "policies", "reader", "recovery", "responses", "rules", "session", "state",
         "switching", "target",
     },
-    "streams": {"bad", "fix", "ids", "recovery", "responses", "stage", "state", "stream", "streams"},
+    "streams": {"bad", "fix", "ids", "recovery", "responses", "stage", "state", "stream", "streams", "wrapped"},
     "engine": {"engine", "stage", "state"},
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py", "test_engine_run_clock.py")

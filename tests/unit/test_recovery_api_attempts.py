@@ -101,6 +101,11 @@ def test_content_without_a_start_is_never_lost(state):
         assert marked(items)[-1] == ("stray", True)
 
 
+def test_a_delta_without_a_block_begins_one_in_a_later_message_too():
+    items, _ = stepped(*AGAIN, MessageStarted("m3"), BlockDelta(0, "text_delta", "stray"), RunEnded("exit"))
+    assert marked(items) == [("Bye.", False), ("stray", True)]
+
+
 def test_a_signature_without_its_block_is_kept():
     _, machine = stepped(MessageStarted("m1"), BlockDelta(0, "signature_delta", "c2ln"), RunEnded("exit"))
     assert b'"signature":"c2ln"' in machine.memory.finished[0].message

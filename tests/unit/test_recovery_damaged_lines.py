@@ -7,7 +7,7 @@ from claude_lines import block_delta, start
 from msgspec import UNSET, Raw
 from stream_runs import items_of, only, texts
 
-from reknit.pipeline.streams.events import MOST_TEXT, BlockNoted
+from reknit.pipeline.streams.events import MOST_TEXT, BlockDelta, BlockNoted
 from reknit.pipeline.streams.framing.repair import Halves
 from reknit.topics.items import AgentUnrecognized, ItemDelta, SessionRateLimit
 
@@ -123,6 +123,15 @@ def test_a_character_whose_halves_are_in_two_deltas_is_whole_between_other_text(
     alone = recovered(start("m1"), deltas[0])
     assert [(item.content, item.raw) for item in only(alone, ItemDelta)] == [("a ", UNSET), ("\ufffd", UNSET)]
     assert texts(alone) == ["a \ufffd"]
+
+
+def test_a_half_that_waits_ends_with_its_run():
+    halves = Halves()
+    assert halves.follow([BlockDelta(0, "text_delta", "a \U0010d83d", "m1")]) == [
+        BlockDelta(0, "text_delta", "a ", "m1")
+    ]
+    assert halves.end_run() == [BlockDelta(0, "text_delta", "\ufffd", "m1", count=0)]
+    assert halves.end_run() == []
 
 
 def test_masks_in_json_with_bytes_that_are_not_utf_8_are_replaced():
