@@ -101,6 +101,13 @@ def test_content_without_a_start_is_never_lost(state):
         assert marked(items)[-1] == ("stray", True)
 
 
+def test_a_call_whose_stop_repeats_its_input_is_completed_with_it():
+    begun = [MessageStarted("m1"), BlockStarted(index=0, kind="tool_use", tool_id="t1", name="f")]
+    streamed = [BlockDelta(0, "input_json_delta", '{"a"'), BlockStopped(0, text='{"a":1}')]
+    items, _ = stepped(*begun, *streamed, MessageDelta("tool_use"), MessageStopped())
+    assert only(items, ItemCompleted) == [ItemCompleted(item_id="t1", input=Raw(b'{"a":1}'))]
+
+
 def test_a_delta_without_a_block_begins_one_in_a_later_message_too():
     items, _ = stepped(*AGAIN, MessageStarted("m3"), BlockDelta(0, "text_delta", "stray"), RunEnded("exit"))
     assert marked(items) == [("Bye.", False), ("stray", True)]

@@ -250,6 +250,9 @@ def test_a_finished_attempt_followed_by_another_was_accepted():
     items = recovered(start("m1"), text("Hi"), finish("end_turn"), start("m2"))
     assert shown(reduce(items)) == [("!text", "Hi")]
     assert only(items, TurnStop) == [TurnStop()]
+    left = ItemCompleted(item_id="cc-block-0", incomplete=True, reason="next message")
+    for next_ in (start("m2"), whole("m2", said("Bye"))):
+        assert left in recovered(start("m1"), text("Hi"), finish("end_turn"), stop(), next_)
 
 
 def test_a_call_without_a_result_is_retracted_if_the_replacement_repeats_it():

@@ -178,7 +178,23 @@ def test_each_run_of_a_resumed_session_uses_its_own_part():
         chat += [prompt(11, message_id="v"), answer(12, "two", message_id="b")]
         recovery = Recovery.restore(recovery.snapshot())
     assert [text for _, text, _, _ in shown(items)] == ["one", "two"]
-    assert [json.loads(turn.message)["content"][0]["text"] for turn in recovery.take_finished()][-1] == "two"
+    turns = recovery.take_finished()
+    assert [(turn.role, turn.message_id, turn.model) for turn in turns] == [
+        ("assistant", "a", "m"),
+        ("assistant", "b", "m"),
+    ]
+    assert [json.loads(turn.message)["content"][0]["text"] for turn in turns] == ["one", "two"]
+
+
+def test_turns_of_a_transcript_have_the_role_of_their_author():
+    recovery = Recovery("gemini-cli")
+    recovery.feed(joined([init(0), call("1"), result("1"), *words("Done."), DONE]), "r")
+    recovery.expect_transcript()
+    chat = [head(), prompt(1), answer(2, "", "1"), answer(3, "Done.", message_id="b")]
+    recovery.feed_transcript(joined(chat), "r")
+    recovery.end_transcript("r")
+    found = [(turn.role, turn.message_id, json.loads(turn.message)["role"]) for turn in recovery.take_finished()]
+    assert found == [("assistant", "a", "assistant"), ("user", None, "user"), ("assistant", "b", "assistant")]
 
 
 def test_the_part_of_a_run_with_a_lost_stream_begins_where_the_previous_one_ended():

@@ -149,6 +149,11 @@ def test_an_event_without_a_blank_line_ends_with_a_newline_that_comes_later():
     assert tail.push(b'\ndata: {"b":2}\ndata: {"c"', framing.lines) == (b'data: {"a":1}\ndata: {"b":2}\n', 0)
 
 
+def test_an_object_on_several_lines_of_data_ends_without_a_blank_line():
+    data = b'data: {"a":\ndata: 1}\n'
+    assert Tail().push(data + b"data", framing.lines) == (data, 0)
+
+
 @pytest.mark.parametrize("size", range(1, 30))
 def test_lines_cut_anywhere(size):
     data = b'{"a":1}\r\n{"b":2}\n\n{"c":3}'
@@ -175,6 +180,12 @@ def test_frames_cut_anywhere(size):
     assert left == frames[0][:9]
     found = [payload for part in whole for payload in payloads.of_frames(part)]
     assert found == [b'{"a":{}}', b'{"b":' + long + b"}", b'{"c":{}}']
+
+
+def test_the_shortest_frame_has_neither_headers_nor_a_payload():
+    shortest = frame(b"", b"")
+    assert pieces(shortest + event("a"), 16, framing.frames)[0][0] == shortest
+    assert payloads.of_frames(shortest + event("a")) == [b'{"":{}}', b'{"a":{}}']
 
 
 def test_bytes_that_are_not_frames_are_passed_on_immediately():

@@ -13,6 +13,7 @@ from reknit.topics.items import (
     HookCompleted,
     HookStarted,
     ItemCompleted,
+    ItemRetracted,
     ModelChanged,
     PermissionDenied,
     SessionCompacted,
@@ -218,6 +219,20 @@ def test_a_session_file_of_another_run_changes_nothing(late):
     view, turns = settled(kept(("m2", said("Let me look."))), late=late, named="r0")
     assert [entry.doubtful for entry in view.blocks("text", "tool_use")] == ["", "kept", "kept", ""]
     assert words(turns) == ["This answer ", "This answer "]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_blocks_are_proven_or_withdrawn_by_a_session_file_that_comes_later(cut):
+    recovery = Recovery("claude-cli")
+    lines = [start("m1"), *text("One"), whole("m1", said("One")), end(), *text("Two", 1)]
+    for line in [*lines, whole("m1", said("Two"), **({"aborted": True} if cut else {}))]:
+        recovery.feed(json.dumps(line).encode(), "r1")
+    recovery.end_run("SIGKILL")
+    recovery.feed_transcript(kept(("m1", said("Two"))), "r1", framing="events")
+    assert recovery.end_transcript("r1") == [
+        ItemRetracted(item_id="cc-block-0", reason="transcript"),
+        ItemCompleted(item_id="cc-block-1", incomplete=cut, reason="interrupted" if cut else ""),
+    ]
 
 
 # -- conversations ------------------------------------------------------------------------------------------------
