@@ -26,7 +26,15 @@ from reknit.pipeline.streams.events import (
 )
 from reknit.pipeline.streams.recovery import Machine
 from reknit.pipeline.streams.recovery.memory import Context, Ids, Memory, MessageState
-from reknit.topics.items import AgentUnrecognized, ItemCompleted, ItemRetracted, TurnDelta, TurnStop, Usage
+from reknit.topics.items import (
+    AgentUnrecognized,
+    ItemCompleted,
+    ItemRetracted,
+    TurnDelta,
+    TurnDiagnosis,
+    TurnStop,
+    Usage,
+)
 from reknit.topics.reducer import reduce
 
 TEXT = [BlockStarted(index=0, kind="text"), BlockDelta(0, "text_delta", "Hello.")]
@@ -84,6 +92,7 @@ def test_a_message_that_failed_after_its_reason_is_retracted_by_a_retry():
     assert marked(items) == [("Bye.", False)]
     items, _ = stepped(*finished, Failed("reset", "reset"), RunEnded("exit"))
     assert marked(items) == [("Hello.", False)]
+    assert len(only(items, TurnDiagnosis)) == 1
 
 
 @each_state
@@ -116,6 +125,17 @@ def test_a_delta_without_a_block_begins_one_in_a_later_message_too():
 def test_a_signature_without_its_block_is_kept():
     _, machine = stepped(MessageStarted("m1"), BlockDelta(0, "signature_delta", "c2ln"), RunEnded("exit"))
     assert b'"signature":"c2ln"' in machine.memory.finished[0].message
+
+
+def test_every_signature_of_a_run_is_in_its_turn_and_on_no_screen():
+    thoughts = []
+    for at in (0, 1):
+        thoughts += [BlockStarted(index=at, kind="thinking"), BlockDelta(at, "thinking_delta", "Hm.")]
+        thoughts += [BlockDelta(at, "signature_delta", "c2ln"), BlockStopped(at)]
+    items, machine = stepped(MessageStarted("m1"), *thoughts, MessageDelta("end_turn"), RunEnded("exit"))
+    assert marked(items) == [("Hm.", False)] * 2
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    assert json.loads(machine.memory.finished[0].message)["content"] == [thought, thought]
 
 
 def test_metadata_of_an_unknown_block_is_passed_on():

@@ -224,8 +224,9 @@ def test_a_long_text_is_kept_in_few_parts(pieces, kept):
 
 
 def test_an_invalid_snapshot_is_rejected():
-    with pytest.raises(InputError, match="not a snapshot"):
+    with pytest.raises(InputError, match="not a snapshot") as raised:
         Recovery.restore(b"\x93\x01\x02\x03")
+    assert raised.value.code == "bad_snapshot"
 
 
 # -- finished turns -----------------------------------------------------------------------------------------------
