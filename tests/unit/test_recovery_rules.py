@@ -74,6 +74,9 @@ THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
             [start("m1"), text("kept"), whole("m1", said("kept")), text("given up", 1), whole("m1", said("given up")),
              stop(1, "m1"), start("m2")],
             [("text", "kept")], id="blocks that are named as abandoned go, confirmed or not, and the others stay"),
+        pytest.param(
+            [start("m1"), text("given up"), whole("m1", said("given up")), stop(0, "m1"), start("m2")],
+            [], id="all blocks go if the first is named as abandoned"),
         pytest.param([CUT_ANSWER, stop(), RETRY], [("!text", "The answ")], id="an attempt stays until it is replaced"),
         pytest.param([CUT_ANSWER, stop(), RETRY, start("m2")], [], id="and is withdrawn when it is"),
         pytest.param(

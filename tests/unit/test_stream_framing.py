@@ -213,6 +213,8 @@ def test_an_exception_in_the_stream_is_an_error():
     assert payloads.of_frames(told) == [b'{"error":{"type":"throttlingException","message":"slow down"}}']
     failed = message(b"", **{":message-type": "error", ":error-code": "InternalError", ":error-message": "oops"})
     assert payloads.of_frames(failed) == [b'{"error":{"type":"InternalError","message":"oops"}}']
+    nameless = message(b"", **{":message-type": "error", ":error-message": "oops"})
+    assert payloads.of_frames(nameless) == [b'{"error":{"type":"error","message":"oops"}}']
     odd = message(b"<html>", **{":message-type": "exception", ":exception-type": "x"})
     assert payloads.of_frames(odd) == [b'{"error":{"type":"x","message":"<html>"}}']
     binary = message(b"\xff\xfe", **{":message-type": "exception", ":exception-type": "x"})
