@@ -9,7 +9,7 @@ from build import result, said, user
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_runs import entries
+from stream_runs import entries, only
 
 from reknit import Session, normalize, recover
 from reknit.pipeline.cli.offline import recover_command
@@ -24,7 +24,7 @@ from reknit.pipeline.streams.session import Recovery
 from reknit.pipeline.targets.schemas import COMBINATORS, WRAPPER, accepts_objects, object_schema
 from reknit.pipeline.targets.wrapped_tools import wrapped_tools
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_EVENTS, SESSION_ITEMS
-from reknit.topics.items import AnyItem
+from reknit.topics.items import AnyItem, ItemCompleted, ItemStarted
 from reknit.topics.reducer import reduce
 
 LIST = {"type": "array", "items": {"type": "string"}}
@@ -209,6 +209,15 @@ def test_a_schema_is_wrapped_whatever_the_target_refuses():
 def test_a_call_in_a_stream_is_shown_as_its_value(source):
     assert shown(list(recover(events(source), source, tools=TOOLS))) == [["b", "a"]]
     assert shown(list(recover(events(source), source))) == [json.loads(HELD)]
+
+
+def test_a_call_that_is_complete_when_it_starts_is_shown_as_its_value_from_the_start():
+    call = {"id": "t1", "type": "function", "function": {"name": "sort", "arguments": HELD}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answer = {"id": "c", "object": "chat.completion", "choices": [{"index": 0, "message": message}]}
+    items = list(recover([json.dumps(answer).encode()], "openai-chat", tools=TOOLS))
+    inputs = [bytes(item.input) for item in only(items, ItemStarted, ItemCompleted)]
+    assert list(map(json.loads, inputs)) == [["b", "a"]] * 2
 
 
 @pytest.mark.parametrize("source", EVENTS)
