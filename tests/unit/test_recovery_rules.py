@@ -237,12 +237,18 @@ def test_an_accepted_attempt_is_followed_and_not_replaced(accepted):
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), accepted, WHOLE_ANSWER]
     items = recovered(*run)
     assert (withdrawn(items), ids(items)) == ([], ["t1", "cc-promoted-0"])
+    items = recovered(*run[:-1], whole("m2", used("t3", a=1)))
+    assert (withdrawn(items), ids(items)) == ([], ["t1", "t3"])
 
 
 @pytest.mark.parametrize(
     "waiting",
-    [[finish("tool_use"), answer("t1", parent_tool_use_id="t0")], [finish("end_turn"), answer("t1")]],
-    ids=["answered-by-a-sub-agent", "stopped-for-another-reason"],
+    [
+        [finish("tool_use"), answer("t1", parent_tool_use_id="t0")],
+        [finish("end_turn"), answer("t1")],
+        [answer("t1"), finish("end_turn")],
+    ],
+    ids=["answered-by-a-sub-agent", "stopped-for-another-reason", "stopped-for-another-reason-later"],
 )
 def test_an_unaccepted_block_is_retracted_if_the_replacement_repeats_it(waiting):
     run = [start("m1"), call("t1", '{"a":1}'), whole("m1", used("t1", a=1)), end(), waiting]
