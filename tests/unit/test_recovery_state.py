@@ -128,6 +128,12 @@ def test_the_last_items_of_a_replaced_source_come_with_the_end_if_nothing_follow
     assert [item.reason for item in only(items, ItemCompleted)] == ["next source"]
 
 
+def test_the_next_source_may_be_one_whose_text_has_filters():
+    recovery = Recovery()
+    recovery.switch_source("cascade")
+    assert texts([*recovery.feed(line(text="Hello")), *recovery.end_run()]) == ["Hello"]
+
+
 def test_an_unknown_source_is_rejected():
     with pytest.raises(UnknownTargetError, match="got 'x'"):
         Recovery("x")
