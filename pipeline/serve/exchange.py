@@ -337,13 +337,15 @@ class Exchanges:
         end = "whole"
         try:
             if received.begin:
-                await self._before_end(received)
+                if received.run is not None:
+                    await self._before_end(received)
                 await response.write(received.begin)
             if received.broken is not None:
                 raise received.broken
             async for data in answer.content.iter_any():
                 received.take(data)
-                await self._before_end(received)
+                if received.run is not None:
+                    await self._before_end(received)
                 await response.write(data)
         except (aiohttp.ClientError, TimeoutError) as error:
             if isinstance(error, aiohttp.ClientConnectionResetError):  # raised by write(): the client left
@@ -375,8 +377,8 @@ class Exchanges:
         return response
 
     async def _before_end(self, received: Received) -> None:
-        """Before the last bytes of an answer, wait until it is stored: the gateway may be killed after them."""
-        if received.run is not None and received.is_complete:
+        """Before the last bytes of a recorded answer, wait until it is stored: the gateway may be killed after them."""
+        if received.is_complete:
             if received.watch is None:
                 received.finish(_REASONS["whole"])
             await received.stored()

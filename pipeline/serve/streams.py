@@ -64,13 +64,6 @@ class StreamWatch:
 
     def take(self, data: bytes) -> None:
         """Note the next bytes of the answer."""
-        if len(self._first) < _FIRST_BYTES:
-            self._first += data
-        self._last += data
-        if len(self._last) > 2 * _LAST_BYTES:
-            del self._last[:-_LAST_BYTES]
-        if self.is_in_frames:
-            self._follow_frames(data)
         self._unread.append(data)
         self._unread_bytes += len(data)
         if self._unread_bytes >= _READ_BYTES:
@@ -78,22 +71,36 @@ class StreamWatch:
 
     def _read(self) -> AnswerReader | None:
         """Return the reader after all bytes; None if an event was larger than a record may be."""
-        if self._unread and self._answer is not None:
+        if self._unread:
+            data = b"".join(self._unread)
+            self._unread, self._unread_bytes = [], 0
+            self._keep_ends(data)
+            if self.is_in_frames:
+                self._follow_frames(data)
             try:
-                self._answer.take(b"".join(self._unread))
+                if self._answer is not None:
+                    self._answer.take(data)
             except InputError:  # completeness is unknown from now on
                 self._answer = None
-        self._unread, self._unread_bytes = [], 0
         return self._answer
+
+    def _keep_ends(self, data: bytes) -> None:
+        if len(self._first) < _FIRST_BYTES:
+            self._first += data
+        self._last += data
+        if len(self._last) > 2 * _LAST_BYTES:
+            del self._last[:-_LAST_BYTES]
 
     @property
     def first(self) -> bytes:
         """The beginning of the stream, up to 256 KiB."""
+        self._read()
         return bytes(self._first[:_FIRST_BYTES])
 
     @property
     def last(self) -> bytes:
         """The end of the bytes so far, up to 64 KiB."""
+        self._read()
         return bytes(self._last[-_LAST_BYTES:])
 
     def ends_whole(self) -> bool:
@@ -141,6 +148,7 @@ class StreamWatch:
     @property
     def is_at_boundary(self) -> bool:
         """True if the last event is complete, so that another one can follow."""
+        self._read()
         if self.is_in_frames:
             return not (self._left_of_frame or self._length)
         return not self._last or self._last.endswith(_EVENT_ENDS)
