@@ -30,11 +30,15 @@ from reknit.pipeline.stages.content import ROOTS, may_have_marks
 
 # Memory for all conversations at most, by an estimate.
 _MOST_BYTES: Final = 64 * 1024 * 1024
-# A conversation has its last body, its settled messages as bytes, and objects for each message.
+# A conversation has its last messages twice, as a list and one by one, its settled messages as bytes, and objects for
+# each message.
+_COPIES: Final = 3
 _BYTES_OF_MESSAGE: Final = 2048
 # The messages at the end that may lose a breakpoint. A request has four breakpoints at most, and clients mark the last
 # two messages or the last two turns of the user.
 _MOVING: Final = 8
+# The first bytes of a list of messages, by which the last list that may have begun in the same way is found.
+_START: Final = 256
 _messages: Final = msgspec.json.Decoder(list[Raw]).decode
 
 # The tenant, the endpoint, the first message, and every member of the body but the messages.
@@ -45,7 +49,8 @@ class _Known(Struct, frozen=True):
     """A conversation after its last request; ``size`` is its memory by an estimate.
 
     ``kept`` is the number of messages of the document's remembered point; 0 without one. It is negative where such a
-    document could not be read in two parts: the number of its messages.
+    document could not be read in two parts: the number of its messages. ``opening`` is the JSON of the messages before
+    that point, or of all, without the last bracket.
     """
 
     policy: Policy
@@ -53,6 +58,7 @@ class _Known(Struct, frozen=True):
     messages: list[Raw]
     document: GrowingDocument
     kept: int
+    opening: bytes
     size: int
 
 
@@ -66,6 +72,8 @@ class KnownConversations:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
+        # By the start of the list of messages, the conversation that had it last.
+        self._last: dict[bytes, _Known] = {}
         self._size = 0
 
     def normalized(
@@ -91,28 +99,46 @@ class KnownConversations:
         Raises:
             InputError: the body cannot be used.
         """
-        messages = _messages_in(members)
+        written = _list_in(members)
+        messages = self._messages_in(written)
         if not messages:
             return _ended(_begun(data, endpoint, policy, answered))
         key = _key_of(tenant, endpoint, messages[0], members)
         known = self._known.pop(key, None)
         if known is not None:
-            self._size -= known.size
+            self._forget(known)
         document, kept = None, 0
         if known is not None and (known.policy, known.answered) == (policy, answered):
             document, kept = _continued(known, members, messages, endpoint)
         document = document or _begun(data, endpoint, policy, answered)
         done = _ended(document)
-        size = 2 * len(data) + _BYTES_OF_MESSAGE * len(messages)
-        self._keep(key, _Known(policy, answered, messages, document, kept, size))
+        size = _COPIES * len(data) + _BYTES_OF_MESSAGE * len(messages)
+        opening = b"[" + b",".join(messages[:kept]) if kept > 0 else written[:-1]
+        self._keep(key, _Known(policy, answered, messages, document, kept, opening, size))
         return done
 
+    def _messages_in(self, written: bytes) -> list[Raw]:
+        """Return the messages of a list; those of the opening of the last one are not decoded again."""
+        last, same = self._last.get(written[:_START]), []
+        if last is not None and written.startswith(last.opening + b","):
+            same = last.messages[: last.kept] if last.kept > 0 else last.messages
+            written = b"[" + written[len(last.opening) + 1 :]
+        try:
+            return same + _messages(written)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return []
+
     def _keep(self, key: _Key, known: _Known) -> None:
-        self._known[key] = known
+        self._known[key] = self._last[known.opening[:_START]] = known
         self._size += known.size
         while self._size > self._most_bytes:
-            _, forgotten = self._known.popitem(last=False)
-            self._size -= forgotten.size
+            self._forget(self._known.popitem(last=False)[1])
+
+    def _forget(self, known: _Known) -> None:
+        self._size -= known.size
+        start = known.opening[:_START]
+        if self._last.get(start) is known:
+            del self._last[start]
 
 
 def _begun(data: bytes, endpoint: Endpoint, policy: Policy, answered: Mapping[int, bool]) -> GrowingDocument:
@@ -139,9 +165,8 @@ def _grown(known: _Known, messages: list[Raw]) -> tuple[GrowingDocument, int] | 
     """Return the document of the last request with these messages, and its point; None if it must be read."""
     count, document = len(known.messages), known.document
     if known.messages != messages[:count]:
-        pairs = zip(known.messages, messages, strict=False)
-        common = next((at for at, (one, other) in enumerate(pairs) if one != other), min(count, len(messages)))
-        if not 0 < known.kept <= common:
+        kept = known.kept
+        if kept <= 0 or known.messages[:kept] != messages[:kept]:
             return None
         count = document.back()
     return _added(document, messages, count, known.kept) if count else None
@@ -177,10 +202,11 @@ def _added(document: GrowingDocument, messages: list[Raw], count: int, kept: int
 
 def _first_marked(messages: list[Raw]) -> int:
     """Return the index of the first of the last messages with a breakpoint; without one the number of messages."""
-    for at in range(max(0, len(messages) - _MOVING), len(messages)):
-        if may_have_marks(bytes(messages[at])):
-            return at
-    return len(messages)
+    count = len(messages)
+    # Most clients set none, so one search finds nothing in all of them.
+    if not may_have_marks(b"".join(messages[-_MOVING:])):
+        return count
+    return next((at for at in range(max(0, count - _MOVING), count) if may_have_marks(bytes(messages[at]))), count)
 
 
 def _ended(document: GrowingDocument) -> tuple[Normalized, End]:
@@ -188,13 +214,10 @@ def _ended(document: GrowingDocument) -> tuple[Normalized, End]:
     return made, end_of(made.account)
 
 
-def _messages_in(members: Mapping[str, Raw]) -> list[Raw]:
-    """Return the messages of a body; none where several members, or no list, may be its messages."""
+def _list_in(members: Mapping[str, Raw]) -> bytes:
+    """Return the JSON of a body's messages; nothing where none or several of its members may be them."""
     lists = [members[name] for name in ROOTS if name in members]
-    try:
-        return _messages(lists[0]) if len(lists) == 1 else []
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return []
+    return bytes(lists[0]) if len(lists) == 1 else b""
 
 
 def _key_of(tenant: bytes, endpoint: Endpoint, first: Raw, members: Mapping[str, Raw]) -> _Key:

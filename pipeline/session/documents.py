@@ -110,9 +110,21 @@ class GrowingDocument:
         Raises:
             InputError: a message cannot be used; this object must not be used any more.
         """
-        if messages:
-            self._decide()
-        return self._can_grow and all(map(self._add, messages))
+        if not messages:
+            return self._can_grow
+        self._decide()
+        if not self._can_grow:
+            return False
+        added: list[Turn] = []
+        for message in messages:
+            turns = self._read(message)
+            if turns is None:
+                return False
+            self._work.count += 1
+            added += turns
+        if added:
+            self._work.take_turns(added)
+        return True
 
     def keep_point(self) -> bool:
         """Remember how far the document is, in place of an earlier point; return False if it cannot go back there."""
@@ -132,18 +144,11 @@ class GrowingDocument:
         if self._document is not None:
             self._work.decided, self._document = decided_in(self._document), None
 
-    def _add(self, message: bytes) -> bool:
-        work = self._work
-        turns = self._read(message) if self._reader is None else read_added(message, work.count, self._reader)
-        if turns is None:
-            return False
-        work.count += 1
-        work.take_turns(turns)
-        return True
-
     def _read(self, message: bytes) -> list[Turn] | None:
-        """Read a message after others that were not all valid."""
+        """Read the next message; None where the document must be read as a whole."""
         work = self._work
+        if self._reader is not None:
+            return read_added(message, work.count, self._reader)
         turns, fixes, decided = read_next(message, index=work.count, decided=work.decided)
         # A message that decides the shape changes how the others are read. A document of too many messages with fixes
         # or with unknown blocks is refused.

@@ -104,7 +104,7 @@ def content_sha256(body: bytes) -> str:
 
 def may_have_marks(message: bytes) -> bool:
     """Return False if the JSON of a message has no cache breakpoint; it may also name one in a text."""
-    return any(name in message for name in _MARK_NAMES)
+    return any(map(message.__contains__, _MARK_NAMES))
 
 
 def unmarked(value: Any, *, compared: bool = False) -> Any:  # noqa: ANN401  JSON

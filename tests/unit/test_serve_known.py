@@ -9,6 +9,7 @@ from moving_marks import MARKS, marked
 from reknit.pipeline import normalize
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.policy import Policy
+from reknit.pipeline.serve import known as known_conversations
 from reknit.pipeline.serve.answered import NOTHING_ANSWERED
 from reknit.pipeline.serve.endpoints import Endpoint
 from reknit.pipeline.serve.known import KnownConversations
@@ -47,6 +48,15 @@ def whole_reads(monkeypatch):
     return found
 
 
+@pytest.fixture
+def decoded_lists(monkeypatch):
+    """The lists of messages that were decoded."""
+    found = []
+    decode = known_conversations._messages
+    monkeypatch.setattr(known_conversations, "_messages", lambda data: found.append(json.loads(data)) or decode(data))
+    return found
+
+
 def asked(known, data, policy=DEFAULT, endpoint=ANTHROPIC, answered=NOTHING_ANSWERED, *, tenant=b""):
     done, end = known.normalized(data, RequestBody(data).members, endpoint, policy, answered, tenant=tenant)
     whole, expected_end = normalize_answered(data, endpoint.target, answered, policy, model=endpoint.model or None)
@@ -60,6 +70,35 @@ def test_only_the_first_request_of_a_conversation_is_read_as_a_whole(whole_reads
     for end in (1, 3, 4, 6):
         asked(known, body(HISTORY[:end]))
     assert whole_reads == [body(HISTORY[:1])]
+
+
+# The start of a list, by which its conversation is found, ends within the first message.
+LONG = [{"role": "user", "content": "List the files. " * 20}, *HISTORY[1:]]
+
+
+def test_only_new_messages_are_decoded(decoded_lists):
+    known = KnownConversations()
+    for end in (1, 3, 4, 6, 6):
+        asked(known, body(LONG[:end]))
+    assert decoded_lists == [LONG[:1], LONG[1:3], LONG[3:4], LONG[4:], LONG]
+
+
+def test_messages_before_moving_breakpoints_are_not_decoded_again(decoded_lists):
+    known = KnownConversations()
+    history = [*LONG, {"role": "assistant", "content": "Done."}, *HISTORY[2:5]]
+    requests = [with_last_marked(history[:end]) for end in (4, 6, 7, 8, 10)]
+    for messages in requests:
+        asked(known, json.dumps({"messages": messages}, separators=(",", ":")).encode())
+    assert decoded_lists == [messages[-new:] for messages, new in zip(requests, (4, 6, 3, 3, 4), strict=True)]
+
+
+def test_conversations_of_one_start_take_turns(decoded_lists):
+    known = KnownConversations()
+    other = [LONG[0], {"role": "assistant", "content": "Which ones?"}, *HISTORY[2:]]
+    for end in (2, 4, 6):
+        for history in (LONG, other):
+            asked(known, body(history[:end]))
+    assert [len(each) for each in decoded_lists] == [2, 2, 4, 4, 6, 6]
 
 
 def with_last_marked(messages):
@@ -203,7 +242,7 @@ def test_parallel_requests_of_one_beginning_keep_their_own_histories():
 
 def test_the_conversation_used_longest_ago_is_forgotten_first(whole_reads):
     first, second, third = ([{"role": "user", "content": name}] for name in ("first", "second", "third"))
-    size = 2 * len(body(second)) + 2048
+    size = 3 * len(body(second)) + 2048
     known = KnownConversations(most_bytes=2 * size + size // 2)
     for each in (first, second, first, third):
         asked(known, body(each))
