@@ -69,7 +69,7 @@ class JudgedChunks:
     def judge(self, chunks: list[bytes], parts: Iterable[bytes], head: bytes) -> list[Violation]:
         """Return the violations of a body that ends with ``parts``; another ``head`` makes all be judged again."""
         rules = self._rules
-        self.advance(chunks, head)
+        self.advance(chunks, head, most_left=_LITTLE)
         pieces = [*chunks[self._judged :], *parts]
         state = self._state
         found: list[Violation] = []
@@ -78,18 +78,19 @@ class JudgedChunks:
             self._ahead = pieces, state, found
         return [*self._violations, *found, *rules.judge_end(state)]
 
-    def advance(self, chunks: list[bytes], head: bytes) -> None:
-        """Judge settled chunks, without the end of a body."""
+    def advance(self, chunks: list[bytes], head: bytes, *, most_left: int = 0) -> None:
+        """Judge settled chunks, without the end of a body.
+
+        Most messages that the last request judged have settled unchanged, and are not judged again.
+
+        Args:
+            chunks: the settled chunks.
+            head: of the bodies.
+            most_left: up to this many bytes of the chunks need not be judged.
+        """
         if self._state is None or head != self._head:
             self._state, self._violations = self._rules.judge_head(head, self._model)
             self._judged, self._head, self._ahead = 0, head, None
-        self._judge_settled(chunks)
-
-    def _judge_settled(self, chunks: list[bytes]) -> None:
-        """Judge settled chunks up to shortly before their end.
-
-        Most of what the last request judged has settled unchanged and is not judged again.
-        """
         if self._ahead is not None:
             pieces, state, found = self._ahead
             upto = self._judged + len(pieces)
@@ -98,7 +99,7 @@ class JudgedChunks:
                 self._violations += found
             self._ahead = None
         new = chunks[self._judged :]
-        if sum(map(len, new)) > _LITTLE:
+        if sum(map(len, new)) > most_left:
             self._state, found = self._rules.judge_messages(self._state, b",".join(new))
             self._violations += found
             self._judged = len(chunks)

@@ -263,7 +263,7 @@ class StructureRepair:
                 ids.take_back(call.original, exchange.tool_use(call).id)
         for settled in reversed(self.calls[call_count:]):
             ids.unsettle_call(settled)
-        self.history = History(self.history.policy, structure_of(self.variants[0].target.writer, self.setting))
+        self.history = History(self.history.policy, self.history.structure)
         self.history.ids, self.history.log, self.history.answered = ids, log, answered
         load_open_end(saved.machine(self.names[0])[1], self.history)
         # Requests that were made read the lists, so these are copies, of pointers.

@@ -207,7 +207,7 @@ class SettledPart:
             self.note_milestone(segments)
 
     def milestone(self) -> Milestone:
-        """Return how far it is, with most settled chunks judged; a text is judged as a whole."""
+        """Return how far it is, with all settled chunks judged; a text is judged as a whole."""
         if not self.target.is_text:
             self._judged.advance(self.chunks, self.dialect.head)
         return Milestone(0, len(self.chunks), self._prefix.extent(), self._judged.extent())
