@@ -29,8 +29,10 @@ class _Connector(aiohttp.TCPConnector):
     async def connect(self, *args: Any, **options: Any) -> Connection:  # noqa: ANN401  as aiohttp's own
         _over_kept.set(False)
         connection = await super().connect(*args, **options)
-        _over_kept.set(connection.protocol in self._used)
-        self._used.add(connection.protocol)
+        if connection.protocol in self._used:
+            _over_kept.set(True)
+        else:
+            self._used.add(connection.protocol)
         return connection
 
 

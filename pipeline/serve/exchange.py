@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from types import MappingProxyType
@@ -130,7 +130,7 @@ class Exchanges:
         Raises:
             GatewayError: the request cannot be sent, or no answer came.
         """
-        exchange.request_id = uuid.uuid4().hex
+        exchange.request_id = secrets.token_hex(16)
         if to.endpoint is None or request.method != hdrs.METH_POST:
             sent = await self._passed(request, to)
             with closing(Received(await self._send(sent, to), "")) as received:

@@ -53,19 +53,23 @@ class Received:
     """
 
     def __init__(self, answer: aiohttp.ClientResponse, target: str, *, with_facts: bool = False) -> None:
-        is_readable = is_stream(answer.content_type) and hdrs.CONTENT_ENCODING not in answer.headers
         self.target = target
         self.answer = answer
         self.begin = b""
-        is_answer = target and answer.status == web.HTTPOk.status_code
-        framed = is_in_frames(answer.content_type)
-        self.watch = StreamWatch(target, is_in_frames=framed) if is_answer and is_readable else None
-        is_read = with_facts or may_have_losses(target)
-        is_document = is_answer and is_read and is_json(answer.content_type)
-        self.document = DocumentWatch(target, answer.headers.get(hdrs.CONTENT_ENCODING, "")) if is_document else None
+        self.watch: StreamWatch | None = None
+        self.document: DocumentWatch | None = None
+        if target and answer.status == web.HTTPOk.status_code:
+            self._watch(answer.content_type, answer.headers.get(hdrs.CONTENT_ENCODING), with_facts=with_facts)
         self.broken: aiohttp.ClientError | TimeoutError | None = None
         self.run: RecordedRun | None = None
         self._bytes = 0
+
+    def _watch(self, content_type: str, encoding: str | None, *, with_facts: bool) -> None:
+        if is_stream(content_type):
+            if encoding is None:
+                self.watch = StreamWatch(self.target, is_in_frames=is_in_frames(content_type))
+        elif is_json(content_type) and (with_facts or may_have_losses(self.target)):
+            self.document = DocumentWatch(self.target, encoding or "")
 
     def record_by(self, run: RecordedRun) -> None:
         """Let the answer be recorded from its beginning."""

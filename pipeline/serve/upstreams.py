@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -200,9 +201,14 @@ def _shape_of(target: str) -> str:
     return shape_of(target)
 
 
+@cache
+def _host_of(base: str) -> str:
+    """Return the host of an upstream's base URL; each request needs it."""
+    return urlsplit(base).hostname or ""
+
+
 def _destination(upstream: Upstream, rest: str) -> Destination:
-    host = urlsplit(upstream.to).hostname or ""
-    endpoint = endpoint_of(rest.partition("?")[0], host)
+    endpoint = endpoint_of(rest.partition("?")[0], _host_of(upstream.to))
     # An upstream's target replaces that of a path only within one shape.
     if endpoint is not None and upstream.target and _shape_of(upstream.target) == _shape_of(endpoint.target):
         endpoint = Endpoint(upstream.target, endpoint.model, endpoint.streams)
@@ -213,7 +219,7 @@ def shapes_of(upstream: Upstream) -> frozenset[str]:
     """Return the shapes of requests to an upstream, by its target or its host; none for an unknown host."""
     if upstream.target:
         return frozenset({_shape_of(upstream.target)})
-    return frozenset(map(_shape_of, targets_of(urlsplit(upstream.to).hostname or "")))
+    return frozenset(map(_shape_of, targets_of(_host_of(upstream.to))))
 
 
 def form_of_errors(to: Destination) -> str:
