@@ -50,7 +50,7 @@ class _Known(Struct, frozen=True):
 
     ``kept`` is the number of messages of the document's remembered point; 0 without one. It is negative where such a
     document could not be read in two parts: the number of its messages. ``opening`` is the JSON of the messages before
-    that point, or of all, without the last bracket.
+    that point, or of all, without the last bracket; ``start`` is the tenant and its first bytes.
     """
 
     policy: Policy
@@ -59,6 +59,7 @@ class _Known(Struct, frozen=True):
     document: GrowingDocument
     kept: int
     opening: bytes
+    start: tuple[bytes, bytes]
     size: int
 
 
@@ -72,8 +73,8 @@ class KnownConversations:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
-        # By the start of the list of messages, the conversation that had it last.
-        self._last: dict[bytes, _Known] = {}
+        # By the tenant and the start of the list of messages, the conversation that had it last.
+        self._last: dict[tuple[bytes, bytes], _Known] = {}
         self._size = 0
 
     def normalized(
@@ -100,7 +101,7 @@ class KnownConversations:
             InputError: the body cannot be used.
         """
         written = _list_in(members)
-        messages = self._messages_in(written)
+        messages = self._messages_in(written, tenant)
         if not messages:
             return _ended(_begun(data, endpoint, policy, answered))
         key = _key_of(tenant, endpoint, messages[0], members)
@@ -114,12 +115,13 @@ class KnownConversations:
         done = _ended(document)
         size = _COPIES * len(data) + _BYTES_OF_MESSAGE * len(messages)
         opening = b"[" + b",".join(messages[:kept]) if kept > 0 else written[:-1]
-        self._keep(key, _Known(policy, answered, messages, document, kept, opening, size))
+        start = tenant, opening[:_START]
+        self._keep(key, _Known(policy, answered, messages, document, kept, opening, start, size))
         return done
 
-    def _messages_in(self, written: bytes) -> list[Raw]:
-        """Return the messages of a list; those of the opening of the last one are not decoded again."""
-        last, same = self._last.get(written[:_START]), []
+    def _messages_in(self, written: bytes, tenant: bytes) -> list[Raw]:
+        """Return the messages of a list; those of the opening of the tenant's last one are not decoded again."""
+        last, same = self._last.get((tenant, written[:_START])), []
         if last is not None and written.startswith(last.opening + b","):
             same = last.messages[: last.kept] if last.kept > 0 else last.messages
             written = b"[" + written[len(last.opening) + 1 :]
@@ -129,16 +131,15 @@ class KnownConversations:
             return []
 
     def _keep(self, key: _Key, known: _Known) -> None:
-        self._known[key] = self._last[known.opening[:_START]] = known
+        self._known[key] = self._last[known.start] = known
         self._size += known.size
         while self._size > self._most_bytes:
             self._forget(self._known.popitem(last=False)[1])
 
     def _forget(self, known: _Known) -> None:
         self._size -= known.size
-        start = known.opening[:_START]
-        if self._last.get(start) is known:
-            del self._last[start]
+        if self._last.get(known.start) is known:
+            del self._last[known.start]
 
 
 def _begun(data: bytes, endpoint: Endpoint, policy: Policy, answered: Mapping[int, bool]) -> GrowingDocument:
