@@ -46,6 +46,8 @@ OF_COURSE = {
     "thoughtSignature": "skip_thought_signature_validator",
     "thought_signature": "skip_thought_signature_validator",
 }
+# Members whose counterpart has another value: JSON output without a schema.
+COUNTERPARTS = dict.fromkeys(("responseMimeType", "response_mime_type"), '{"type":"json_object"}')
 IDS = {"id", "tool_use_id", "toolUseId", "tool_call_id", "call_id"}
 # Programs take no parameters and no tools, and are shown no ids.
 PROGRAMS = {"claude-cli", "codex-cli", "copilot-cli", "gemini-cli"}
@@ -135,6 +137,8 @@ def lost(request, target):
         steps = path.split(".")
         name = steps[-1] if not steps[-1].isdecimal() else steps[-2]
         if not SAID_OTHERWISE.keys().isdisjoint(steps) or OF_COURSE.get(name) == word or word == "":
+            continue
+        if name in COUNTERPARTS and COUNTERPARTS[name] in body:
             continue
         if name in IDS and (target in WITHOUT_IDS or ("call" not in path.lower() and steps[0] == "input")):
             continue  # the name of an item that its provider stores
