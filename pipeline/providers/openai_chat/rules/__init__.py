@@ -261,13 +261,13 @@ class OpenAIChat(Fold[Turns, Message]):
         judge_types(walk, head, TYPES, rules.SHAPE)
         judge_bounds(walk, head, BOUNDS, rules.OUT_OF_BOUNDS)
         judge_metadata(walk, head, rules.SHAPE)
-        judge_tier(walk, head, rules.TIER)
         judge_model(walk, head, model, MODEL_WORDS)
         _judge_stop(head.get("stop"), walk)
         _judge_answer(head.get("response_format"), walk)
         _judge_tools(head, walk)
         if is_compiled(model):
             _judge_strict(head, walk)
+            judge_tier(walk, head, rules.TIER)
         for name in head:
             if name not in PARAMETERS:
                 walk.refuse(rules.EXTRA_PARAMETER, name, name=name)

@@ -320,7 +320,6 @@ class OpenAIResponses(Fold[Items, Item]):
         judge_types(walk, head, TYPES, rules.SHAPE)
         judge_bounds(walk, head, BOUNDS, rules.OUT_OF_BOUNDS)
         judge_metadata(walk, head, rules.SHAPE)
-        judge_tier(walk, head, rules.TIER)
         judge_model(walk, head, model, MODEL_WORDS)
         _judge_research(head.get("tools"), model, walk)
         text = head.get("text")
@@ -330,6 +329,7 @@ class OpenAIResponses(Fold[Items, Item]):
             walk.refuse(rules.MISSING, "text.format.name")
         if is_compiled(model):
             _judge_strict(head.get("tools"), answer, walk)
+            judge_tier(walk, head, rules.TIER)
         # An item that is stored elsewhere may hold the word.
         walk.json_unsaid = answer_kind == "json_object" and not walk.chained and head.get("prompt") is None
         for name in head:
