@@ -10,9 +10,11 @@ from typing import Any
 import uvloop
 from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
 
 from reknit.pipeline.engine.runtime import log
 from reknit.pipeline.errors import error_name
+from reknit.pipeline.kafka import may_pass
 
 _TLS_GOODBYE_SECONDS = 0.2
 # A network that drops packets gives no error. TCP then retransmits after 1, 2, 4, 8, 16 and more seconds, and the
@@ -57,6 +59,11 @@ def is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def is_passing(error: KafkaError | OSError | TimeoutError | asyncio.CancelledError) -> bool:
+    """Return True if the same call may succeed later: a task of the client was cancelled, or as ``may_pass``."""
+    return not is_cancelled() if isinstance(error, asyncio.CancelledError) else may_pass(error)
 
 
 async def close_client(client: AIOKafkaClient, seconds: float) -> None:

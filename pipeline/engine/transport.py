@@ -40,7 +40,7 @@ from faust.transport.drivers import aiokafka as driver
 from mode import Service
 
 from reknit.pipeline.engine.batches import OffsetGap, Span
-from reknit.pipeline.engine.connections import Loop, close_client, is_cancelled
+from reknit.pipeline.engine.connections import Loop, close_client, is_cancelled, is_passing
 from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.offsets import OffsetCommits
 from reknit.pipeline.engine.partition import Partition, Phase
@@ -48,7 +48,7 @@ from reknit.pipeline.engine.pauses import pause
 from reknit.pipeline.engine.runtime import Runtime, TopicChangedError, log
 from reknit.pipeline.engine.writer import writer_for
 from reknit.pipeline.errors import error_name
-from reknit.pipeline.kafka import REFUSALS, may_pass
+from reknit.pipeline.kafka import REFUSALS
 from reknit.topics.positions import GroupPosition, PositionMark, group_metadata, read_group_position
 
 if TYPE_CHECKING:
@@ -442,11 +442,14 @@ class SpanConsumer(driver.Consumer):
                 await self._thread.call_thread(self._thread.check_group)
             except ConsumerStoppedError:
                 return
-            except KafkaError as error:
-                if not may_pass(error):
-                    self._runtime.fail(error)
-                    return
-                log.warning("the group could not be joined: %s", error_name(error))
+            except (KafkaError, asyncio.CancelledError) as error:
+                if is_passing(error):
+                    log.warning("the group could not be joined: %s", error_name(error))
+                    continue
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                self._runtime.fail(error)
+                return
 
     async def on_stop(self) -> None:
         await super().on_stop()
@@ -483,8 +486,8 @@ class SpanConsumer(driver.Consumer):
                 try:
                     await self._align()
                     self._hand_over(await self._thread.spans(self._wanted(), _POLL_SECONDS))
-                except (KafkaError, OSError, TimeoutError) as error:
-                    if not may_pass(error):
+                except (KafkaError, OSError, TimeoutError, asyncio.CancelledError) as error:
+                    if not is_passing(error):
                         raise
                     log.warning("the inputs could not be read: %s", error_name(error))
                     await asyncio.sleep(_POLL_SECONDS)

@@ -55,6 +55,41 @@ async def test_a_worker_that_stops_during_a_rebalance_is_not_reported_as_crashed
     assert fetcher.crash_reason is None
 
 
+async def test_reading_continues_after_the_client_cancelled_a_call(app, monkeypatch, caplog):
+    consumer, fetcher, read = app.consumer, SimpleNamespace(should_stop=False), []
+
+    async def spans(_wanted, _seconds):
+        read.append("call")
+        if len(read) == 1:
+            raise asyncio.CancelledError
+        fetcher.should_stop = True
+        return {}
+
+    async def align():
+        pass
+
+    monkeypatch.setattr(consumer._thread, "spans", spans)
+    monkeypatch.setattr(consumer, "_align", align)
+    async with asyncio.timeout(60):
+        await consumer._drain_messages(fetcher)
+    assert (len(read), "the inputs could not be read: CancelledError" in caplog.text) == (2, True)
+
+
+async def test_reading_ends_when_it_is_cancelled(app, monkeypatch):
+    consumer, has_begun = app.consumer, asyncio.Event()
+
+    async def align():
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(consumer, "_align", align)
+    reading = asyncio.create_task(consumer._drain_messages(SimpleNamespace(should_stop=False)))
+    async with asyncio.timeout(60):
+        await has_begun.wait()
+        reading.cancel()
+        assert await reading is None
+
+
 async def test_nothing_is_committed_while_the_group_rebalances(app, monkeypatch):
     async def by_faust(*_arguments):
         pass
