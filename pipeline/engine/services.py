@@ -25,7 +25,7 @@ from mode import Service
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
-from reknit.pipeline.engine.connections import stop_reader
+from reknit.pipeline.engine.connections import is_cancelled, stop_reader
 from reknit.pipeline.engine.partition import Partition, Phase
 from reknit.pipeline.engine.pauses import pause
 from reknit.pipeline.engine.run_clock import RunClock, processor_time_of
@@ -167,7 +167,9 @@ class Watchdog(Service):
                             reader = self._reader()
                             await reader.start()
                         ends = await self._ends(reader, list(actors))
-                except (KafkaError, OSError, TimeoutError) as error:
+                except (KafkaError, OSError, TimeoutError, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                        raise
                     if reader is not None:
                         await stop_reader(reader)
                     reader = None
@@ -200,7 +202,7 @@ class Watchdog(Service):
         ends: Mapping[TopicPartition, int] = await reader.end_offsets(tps)
         return ends
 
-    def _on_silence(self, actors: Iterable[Partition], error: Exception) -> None:
+    def _on_silence(self, actors: Iterable[Partition], error: BaseException) -> None:
         """Log a longer silence; lags are unknown then, and no partition counts as stuck."""
         if not self._silent and not self._runtime.answers:
             self._silent = True

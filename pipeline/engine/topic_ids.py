@@ -26,6 +26,7 @@ from mode import Service
 from msgspec import Struct, structs
 
 from reknit.pipeline.engine.client_requests import TopicsRequest
+from reknit.pipeline.engine.connections import close_client, is_cancelled
 from reknit.pipeline.engine.pauses import pause
 from reknit.pipeline.engine.runtime import TopicChangedError, log
 from reknit.pipeline.kafka import may_pass
@@ -106,10 +107,10 @@ class TopicIds:
                         self._client = AIOKafkaClient(**self._runtime.connection)
                         await self._client.bootstrap()
                     return await ask(self._client, self._every)
-            except (KafkaError, OSError) as error:
+            except (KafkaError, OSError, asyncio.CancelledError) as error:
                 # Perhaps only this broker is down; a new client asks another one.
                 await self.close()
-                if not may_pass(error):
+                if is_cancelled() if isinstance(error, asyncio.CancelledError) else not may_pass(error):
                     raise
                 await asyncio.sleep(_RETRY_SECONDS)
             except BaseException:
@@ -120,7 +121,7 @@ class TopicIds:
         """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await close_client(client, _ANSWER_SECONDS)
 
     async def confirm(self, since: float) -> None:
         """Make sure that records fetched at ``since``, by the monotonic clock, came from the topics of the start.

@@ -202,9 +202,19 @@ async def test_waiting_callers_share_the_answer_to_a_request_sent_after_their_ca
 
 async def test_a_check_waits_until_a_broker_answers(brokers, monkeypatch):
     monkeypatch.setattr(module, "_RETRY_SECONDS", 0)
-    brokers.errors = [KafkaConnectionError(), NodeNotReadyError(), TimeoutError()]
+    brokers.errors = [KafkaConnectionError(), NodeNotReadyError(), TimeoutError(), asyncio.CancelledError()]
     look = await topics_of(brokers).look()
-    assert (look.ids[INPUT], brokers.asked) == (brokers.shown(INPUT), 4)
+    assert (look.ids[INPUT], brokers.asked) == (brokers.shown(INPUT), 5)
+
+
+async def test_a_check_can_be_cancelled(brokers):
+    brokers.errors = [KafkaConnectionError()] * 10_000
+    checking = asyncio.create_task(topics_of(brokers).look())
+    await asyncio.sleep(0.001)
+    checking.cancel()
+    async with asyncio.timeout(60):
+        with pytest.raises(asyncio.CancelledError):
+            await checking
 
 
 async def test_a_check_that_the_brokers_reject_raises(brokers):

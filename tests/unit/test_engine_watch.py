@@ -69,7 +69,7 @@ class Ends:
         self.looks += 1
         self.clock.now += 5
         end = self.end[min(self.looks, len(self.end)) - 1] if isinstance(self.end, list) else self.end
-        if isinstance(end, Exception):
+        if isinstance(end, BaseException):
             raise end
         return dict.fromkeys(tps, end)
 
@@ -109,8 +109,12 @@ async def test_lag_without_progress_ends_the_worker(clock, monkeypatch):
         (lambda _: actor(5, Phase.PAUSED), 9),
         (lambda _: actor(5, Phase.OPENING), 9),
         (lambda _: actor(5), [9, *[KafkaConnectionError()] * 30, *[9] * 9]),
+        (lambda _: actor(5), [9, *[asyncio.CancelledError()] * 30, *[9] * 9]),
     ],
-    ids=["progress", "no lag", "rebalancing", "reading state", "no broker answers for a while"],
+    ids=[
+        *("progress", "no lag", "rebalancing", "reading state"),
+        *("no broker answers for a while", "the client cancels its requests for a while"),
+    ],
 )
 async def test_these_are_not_stalls(clock, monkeypatch, actor_at, end):
     ends = Ends(clock, monkeypatch, end)
