@@ -57,6 +57,15 @@ class Opened(Struct):
     messages: list = field(default_factory=list)
 
 
+# Shows an element and returns the position of its middle; null if there is none.
+_MIDDLE = """element => {
+    if (element === null) return null;
+    element.scrollIntoView({block: 'center', behavior: 'instant'});
+    const box = element.getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+}"""
+
+
 async def open_page(path, *, dark=False, width=1200, ask=()):
     """Open a file by its absolute path, wait, and return what it did. ``ask`` has expressions to evaluate."""
     async with browsing() as browser, browser.tab(dark=dark, width=width) as page:
@@ -114,11 +123,8 @@ class Page:
 
     async def click(self, selector):
         """Click at the element's position, as a mouse does: an element on top of it gets the click."""
-        element = f"document.querySelector({json.dumps(selector)})"
-        await self.until(f"{element} !== null")
-        box = f"(b => [b.x + b.width / 2, b.y + b.height / 2])({element}.getBoundingClientRect())"
-        await self.ask(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
-        x, y = await self.ask(box)
+        # In one expression: a page that is kept current may replace the element at any time.
+        x, y = await self.until(f"({_MIDDLE})(document.querySelector({json.dumps(selector)}))")
         for kind in ("mousePressed", "mouseReleased"):
             await self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -27,10 +27,14 @@ _PROBE_SECONDS = 5
 
 
 class Loop(uvloop.Loop):
-    """uvloop, with connections that end if the peer is unreachable.
+    """uvloop, with connections that end if the peer is unreachable, and a line for each request that was given up.
 
     When a TLS connection closes, uvloop waits half a minute for the peer's close_notify; Kafka sends none.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_exception_handler(_report)
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as uvloop's own
         if options.get("ssl"):
@@ -39,6 +43,19 @@ class Loop(uvloop.Loop):
             made: Any = await super().create_connection(*args, **options)
         end_when_dead(made[0].get_extra_info("socket"))
         return made
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error that no task awaits: a client's in a line, any other with its traceback.
+
+    aiokafka protects a commit from the cancellation of its caller. If the member was removed from its group meanwhile,
+    the broker refuses the commit, and the loop reported that as an unhandled exception.
+    """
+    error = context.get("exception")
+    if isinstance(error, KafkaError):
+        log.warning("a request to the brokers that was given up failed: %s", error_name(error))
+    else:
+        loop.default_exception_handler(context)
 
 
 def end_when_dead(connection: Any) -> None:  # noqa: ANN401  a socket, or an event loop's replacement

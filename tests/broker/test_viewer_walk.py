@@ -180,6 +180,8 @@ async def test_one_turn_for_two_targets_is_compared(demo, page):
 async def test_a_dead_letter_is_retried(demo, page):
     assert await page.go(f"{demo.url}/letters?code=ANT-25&handled=1") == 200
     await page.click("tr[data-row] a")
+    # The list has a form to retry all of its letters.
+    await page.until(r"/\/letters\/\d+\/\d+$/.test(location.pathname)")
     await page.click("form[action$='/retry'] button")
     await page.until('document.body.innerText.includes("written to its session\'s log again")')
     for _ in range(100):

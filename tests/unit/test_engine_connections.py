@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import threading
@@ -13,7 +14,7 @@ from aiokafka import conn
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import CloseReason
 from aiokafka.consumer import fetcher
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, UnknownMemberIdError
 from aiokafka.protocol.admin import ApiVersionRequest
 from certificates import make_certificate
 
@@ -41,6 +42,39 @@ def test_a_connection_ends_when_the_peer_acknowledges_nothing():
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert in_a_loop(options) == (1, 1000 * connections._DEAD_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (UnknownMemberIdError("group"), [("reknit.engine", "a request to the brokers that was given up failed")]),
+        (ValueError("a bug"), [("asyncio", "Task exception was never retrieved")]),
+    ],
+)
+def test_a_request_that_nothing_awaits_any_more_is_a_line_in_the_log(error, logged, caplog):
+    async def give_up(_loop):
+        has_begun, answer, has_failed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def request():
+            has_begun.set()
+            await answer.wait()
+            has_failed.set()
+            raise error
+
+        async def commit():
+            await asyncio.shield(request())
+
+        caller = asyncio.create_task(commit())
+        await has_begun.wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        answer.set()
+        await has_failed.wait()
+
+    in_a_loop(give_up)
+    gc.collect()
+    assert [(record.name, record.getMessage().splitlines()[0].partition(":")[0]) for record in caplog.records] == logged
 
 
 @pytest.fixture
