@@ -57,7 +57,7 @@ class Opened(Struct):
     messages: list = field(default_factory=list)
 
 
-# Shows an element and returns the position of its middle; null if there is none.
+# Scrolls to an element and returns the position of its middle, or null if the element is missing.
 _MIDDLE = """element => {
     if (element === null) return null;
     element.scrollIntoView({block: 'center', behavior: 'instant'});

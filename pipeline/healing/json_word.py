@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from reknit.pipeline.healing.body import RESPONSES, JsonObject, RefusedBody, members_of
 from reknit.pipeline.healing.errors import Refusal
+from reknit.pipeline.providers.openai.writer import JSON_NOTE
 
-_NOTE: Final = "Answer with a JSON object."
 _SPEAKERS: Final = frozenset({"system", "developer", "user"})
 
 
@@ -43,9 +43,9 @@ def _wants_object(body: JsonObject) -> bool:
 
 def _with_note(body: RefusedBody, content: Any) -> Any:  # noqa: ANN401  any JSON
     """Return content that ends with the note."""
-    if isinstance(content, str) and not content.endswith(_NOTE):
-        return f"{content}\n\n{_NOTE}" if content else _NOTE
-    note = {"type": "input_text" if body.target in RESPONSES else "text", "text": _NOTE}
+    if isinstance(content, str) and not content.endswith(JSON_NOTE):
+        return f"{content}\n\n{JSON_NOTE}" if content else JSON_NOTE
+    note = {"type": "input_text" if body.target in RESPONSES else "text", "text": JSON_NOTE}
     if isinstance(content, list) and note not in content:
         return [*content, note]
     return content

@@ -144,9 +144,8 @@ class Admin:
         Raises:
             InputError: ``group_at_work``, if it has members after the time of a session.
         """
-        code = _NON_EMPTY_GROUP
-        if await self.is_idle_within(group, session_seconds):
-            code, _ = await _settled(partial(self._delete_group, group))
+        await self.is_idle_within(group, session_seconds)
+        code, _ = await _settled(partial(self._delete_group, group))
         if code == _NON_EMPTY_GROUP:
             raise InputError("group_at_work", f"processes of group {group} are still at work; end them first")
         if code != _NO_SUCH_GROUP:
@@ -165,8 +164,8 @@ class Admin:
             node = await self._client.find_coordinator(group)
         except GroupCoordinatorNotAvailableError as error:
             return error.errno, ""
-        # The client has no call for this request.
-        answer = await self._client._send_request(DeleteGroupsRequest([group]), node)  # noqa: SLF001  as above
+        request = DeleteGroupsRequest([group])
+        answer = await self._client._send_request(request, node)  # noqa: SLF001  the client has no call for this request
         ((_, code),) = answer.results
         return code, ""
 

@@ -377,7 +377,10 @@ class Exchanges:
         return response
 
     async def _before_end(self, received: Received) -> None:
-        """Before the last bytes of a recorded answer, wait until it is stored: the gateway may be killed after them."""
+        """Before the last bytes of a recorded answer, wait until it is stored: the gateway may be killed after them.
+
+        Not called for other answers, for which each event of a stream would start a coroutine.
+        """
         if received.is_complete:
             if received.watch is None:
                 received.finish(_REASONS["whole"])
