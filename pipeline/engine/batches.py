@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -22,6 +23,9 @@ from reknit.pipeline.stages.base import Output, Record, Result, Stage, StoppedEr
 from reknit.topics import DEAD_LETTERS
 from reknit.topics.headers import CAUSE, ERROR_MESSAGE, ERROR_PATH, ERROR_RULE, Headers, as_texts
 from reknit.topics.trace import trace_of
+
+if TYPE_CHECKING:
+    from aiokafka.structs import ConsumerRecord
 
 _letters = logging.getLogger("reknit.dead-letters")
 # Headers with the place of the failed record and the reason.
@@ -92,6 +96,21 @@ class Chain:
     def restart(self, start: int) -> None:
         """Continue at ``start``: accepted records after it were given up and will be fetched again."""
         self.end = start
+
+
+def records_of(fetched: Iterable[ConsumerRecord]) -> list[Record]:
+    """Return records in the form of the stages."""
+    return [
+        Record(
+            partition=each.partition,
+            offset=each.offset,
+            key=each.key,
+            value=each.value,
+            headers=each.headers,
+            timestamp=each.timestamp,
+        )
+        for each in fetched
+    ]
 
 
 class Backlog:

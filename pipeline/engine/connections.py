@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
 from typing import Any
@@ -12,9 +13,10 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
-from reknit.pipeline.engine.runtime import log
 from reknit.pipeline.errors import error_name
 from reknit.pipeline.kafka import may_pass
+
+log = logging.getLogger("reknit.engine")
 
 _TLS_GOODBYE_SECONDS = 0.2
 # A network that drops packets gives no error. TCP then retransmits after 1, 2, 4, 8, 16 and more seconds, and the

@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from msgspec import structs
 
-from reknit.pipeline.engine.batches import Span
+from reknit.pipeline.engine.batches import Span, records_of
 from reknit.pipeline.engine.client_patch import patch_aiokafka
 from reknit.pipeline.engine.connections import Loop
 from reknit.pipeline.engine.partition import Partition, Phase
@@ -247,7 +247,7 @@ class Fetched:
                 if position >= self._end:
                     break
                 found = await self._consumer.getmany(self._place, timeout_ms=_POLL_MS, max_records=self._most)
-                self._waiting.extend(found.get(self._place, ()))
+                self._waiting.extend(records_of(found.get(self._place, ())))
                 continue
             records.append(self._waiting.popleft())
             size += len(records[-1].value or b"")

@@ -24,7 +24,14 @@ from typing import Protocol, Self
 from reknit.pipeline.engine.runtime import EmbeddedBrokerError, Tuning
 from reknit.pipeline.kafka.admin import EMBEDDED_CLUSTER
 
-TUNING = Tuning(session_seconds=10.0, heartbeat_seconds=2.0, rebalance_seconds=10.0, fetch_wait_seconds=0.05)
+# Its group lives no longer than this process.
+TUNING = Tuning(
+    session_seconds=10.0,
+    heartbeat_seconds=2.0,
+    rebalance_seconds=10.0,
+    fetch_wait_seconds=0.05,
+    has_former_members=False,
+)
 
 _START_SECONDS = 15.0
 _STOP_SECONDS = 5.0

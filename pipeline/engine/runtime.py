@@ -43,7 +43,7 @@ class StartupError(ReknitError):
 
 
 class UpstreamChangedError(ReknitError):
-    """An installed release of Faust, aiokafka or mode is not the one whose internals the engine overrides."""
+    """An installed release of Faust, aiokafka or mode is not the one that this release was tested with."""
 
     fault: ClassVar[Fault] = "us"
 
@@ -187,6 +187,9 @@ class Tuning(Struct, frozen=True, kw_only=True):
     # Partitions that read their changelogs at the same time.
     restores: int = 4
     metrics_host: str = "127.0.0.1"
+    # Whether workers of former releases may be in the group: their strategy of assignment is offered too, and a
+    # rebalance takes twice as many requests.
+    has_former_members: bool = True
 
     def at_stop(self, seconds: float) -> float:
         """Return the time limit of a step of a stop: ``seconds``, or less if the stop has less than the default."""

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from aiohttp import web
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError
-from aiokafka.protocol.metadata import MetadataRequest
 from mode import Service
 from msgspec import Struct
 from prometheus_client import CollectorRegistry
@@ -36,7 +35,7 @@ from reknit.pipeline.web import Check, runner_of, status_app
 from reknit.pipeline.web import listen as listen_on
 
 if TYPE_CHECKING:
-    from reknit.pipeline.engine.transport import SpanConsumer
+    from reknit.pipeline.engine.source import Source
 
 # EX_TEMPFAIL: a supervisor should start the worker again.
 EXIT_FAILED = 75
@@ -198,8 +197,7 @@ class Watchdog(Service):
     async def _ends(self, reader: AIOKafkaConsumer, tps: list[TopicPartition]) -> Mapping[TopicPartition, int]:
         if not tps:
             # A worker without partitions also checks whether a broker answers.
-            client = reader._client  # noqa: SLF001  a consumer has no call for an empty request
-            await client.send(client.get_random_node(), MetadataRequest([]))
+            await reader.topics()
             return {}
         ends: Mapping[TopicPartition, int] = await reader.end_offsets(tps)
         return ends
@@ -311,12 +309,12 @@ class Finish(Service):
     def __init__(
         self,
         runtime: Runtime,
-        consumer: Callable[[], SpanConsumer],
+        source: Source,
         stop: Callable[[], None],
         on_progress: Progress | None,
     ) -> None:
         super().__init__()
-        self._consumer = consumer
+        self._source = source
         self._stop_worker = stop
         self._on_progress = on_progress
         self._ends = {
@@ -329,11 +327,10 @@ class Finish(Service):
     @Service.task
     async def _watch_offsets(self) -> None:
         while await pause(self, _ASK_SECONDS):
-            consumer = self._consumer()
-            if not consumer.settled:
+            if not self._source.settled:
                 continue
             try:
-                done = await consumer.how_far(self._ends)
+                done = await self._source.how_far(self._ends)
             except (KafkaError, ConsumerStoppedError):
                 continue  # the watchdog logs a longer silence
             if self._on_progress is not None:

@@ -9,20 +9,21 @@ import os
 import socket
 import sys
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mode import Service
 
 from reknit.pipeline import __version__
 from reknit.pipeline.engine import preflight
+from reknit.pipeline.engine.assignor import strategies
 from reknit.pipeline.engine.client_patch import patch_aiokafka
 from reknit.pipeline.engine.connections import Loop
 from reknit.pipeline.engine.ends import EXIT_CLEAN, Ends
 from reknit.pipeline.engine.host import HostWorker, make_app
 from reknit.pipeline.engine.runtime import NoMetrics, Observer, Runtime, StartupError, Tuning, log, where
 from reknit.pipeline.engine.services import EXIT_FAILED, Deadman, Finish, Health, Progress, Watchdog, listen
+from reknit.pipeline.engine.source import Source
 from reknit.pipeline.engine.topic_ids import TopicIds, TopicWatch
-from reknit.pipeline.engine.transport import SpanConsumer
 from reknit.pipeline.engine.upstream import verify_upstream
 from reknit.pipeline.objects import Objects
 from reknit.topics import DEAD_LETTERS
@@ -146,8 +147,11 @@ class _EngineWorker:
         )
         self._ends.on_started()
         self._deadman.start()
-        self._app = make_app(runtime)
-        await self._host(HostWorker(self._app, *self._services(), handle_signals=self._ends.install))
+        app = make_app(runtime)
+        offered = strategies(app.assignor)
+        self._source = Source(runtime, offered if runtime.tuning.has_former_members else offered[:1])
+        app.service(self._source)  # type: ignore[arg-type] # it takes objects too; its type is that of the decorator
+        await self._host(HostWorker(app, *self._services(), handle_signals=self._ends.install))
         return True
 
     async def _host(self, worker: HostWorker) -> None:
@@ -170,17 +174,12 @@ class _EngineWorker:
         runtime.topics = topics = TopicIds(runtime)
         services = [
             Health(runtime.metrics.registry, self._not_live, self._not_ready, self._listening),
-            Watchdog(runtime, self._deadman, lambda: self._consumer.actors, self._ends.on_failure),
+            Watchdog(runtime, self._deadman, lambda: self._source.actors, self._ends.on_failure),
             TopicWatch(runtime, topics),
         ]
         if runtime.scope.ends is not None:
-            services.append(Finish(runtime, lambda: self._consumer, self._ends.on_done, self._on_progress))
+            services.append(Finish(runtime, self._source, self._ends.on_done, self._on_progress))
         return services
-
-    @property
-    def _consumer(self) -> SpanConsumer:
-        consumer: Any = self._app.consumer
-        return consumer  # type: ignore[no-any-return] # our transport makes no other
 
     def _not_live(self) -> str | None:
         if self._runtime.failure is not None:
@@ -198,4 +197,4 @@ class _EngineWorker:
             return f"no broker has answered for {self._runtime.silent_seconds:.0f} s"
         if self._runtime.missing_topics:
             return f"missing topics: {', '.join(self._runtime.missing_topics)}"
-        return None if self._consumer.settled else "rebalancing or reading state"
+        return None if self._source.settled else "rebalancing or reading state"

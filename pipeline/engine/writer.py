@@ -12,7 +12,6 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import aiokafka.producer.sender
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
@@ -30,12 +29,6 @@ from reknit.pipeline.stages.base import Stage
 
 if TYPE_CHECKING:
     from reknit.pipeline.engine.runtime import Runtime
-
-
-# If a transaction follows another closely, its first request gets CONCURRENT_TRANSACTIONS: the broker is still writing
-# markers. aiokafka then sleeps 20 ms; a broker in the same network needs a tenth of that. The general retry_backoff_ms
-# keeps its default: a lower one was measured to double the number of requests.
-aiokafka.producer.sender.BACKOFF_OVERRIDE = 0.002
 
 
 # Time limit of the last deliveries of a producer that is given up.

@@ -7,7 +7,7 @@ its first record. Java's client replaces the bytes that it cannot decode, and so
 
 The module replaces ``aiokafka.consumer.fetcher.MemoryRecords``, because aiokafka has no hook for another decoder. The
 compiled decoder stays in use, at an extra cost of 20 ns per record. Only a batch in which it raises is decoded again,
-with aiokafka's Python decoder. ``reknit.pipeline.engine.upstream`` holds the digests of the parts that are used here.
+with aiokafka's Python decoder.
 """
 
 from __future__ import annotations

@@ -157,9 +157,15 @@ class Fleet:
         self.end()
 
 
-def toy_command(**options: Any) -> Callable[[int], Sequence[str]]:
-    script = str(Path(__file__).with_name("toy_worker.py"))
-    return lambda port: [sys.executable, script, json.dumps(options | {"metrics_port": port})]
+def toy_command(build: Path | None = None, **options: Any) -> Callable[[int], Sequence[str]]:
+    """Return the command that starts a toy worker, of another build if its directory is given."""
+    script = Path(__file__).with_name("toy_worker.py")
+    program = [str(script)]
+    if build is not None:
+        script = build / script.relative_to(Path(__file__).parents[2])
+        start = f"import runpy, sys; sys.path.insert(0, {str(build)!r})"
+        program = ["-c", f"{start}; runpy.run_path({str(script)!r}, run_name='__main__')"]
+    return lambda port: [sys.executable, *program, json.dumps(options | {"metrics_port": port})]
 
 
 @contextlib.asynccontextmanager
@@ -174,10 +180,15 @@ async def toys(
 ) -> AsyncIterator[Fleet]:
     """Workers with the toy stage over topics of their own, exactly once; none of them outlives the block."""
     await make_topics(bootstrap, [prefix + name for name in toy_stage.TOPICS], partitions)
-    place = {"bootstrap_servers": bootstrap, "prefix": prefix, "state_dir": str(directory / "state")}
-    command = toy_command(**place, partitions=partitions, delivery="exactly-once", **options)
-    with Fleet(command, directory, free_port) as fleet:
+    with toy_fleet(bootstrap, prefix, directory, free_port, partitions=partitions, **options) as fleet:
         yield fleet
+
+
+def toy_fleet(bootstrap: str, prefix: str, directory: Path, free_port: Callable[[], int], **options: Any) -> Fleet:
+    """Workers with the toy stage over topics that are there, exactly once."""
+    directory.mkdir(exist_ok=True)
+    place = {"bootstrap_servers": bootstrap, "prefix": prefix, "state_dir": str(directory / "state")}
+    return Fleet(toy_command(**place, delivery="exactly-once", **options), directory, free_port)
 
 
 async def make_topics(bootstrap: str, names: Iterable[str], partitions: int, copies: int = 1, **config: str) -> None:

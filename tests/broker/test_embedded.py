@@ -29,7 +29,7 @@ pytestmark = pytest.mark.embedded
 
 PARTITIONS = 2
 TOPICS = toy_stage.TOPICS
-TUNING = {"session_seconds": 10.0, "rebalance_seconds": 10.0, "fetch_wait_seconds": 0.05}
+TUNING = {"session_seconds": 10.0, "rebalance_seconds": 10.0, "fetch_wait_seconds": 0.05, "has_former_members": False}
 
 
 @pytest.fixture

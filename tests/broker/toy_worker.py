@@ -115,7 +115,9 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     tuning = Tuning(**options.pop("tuning", {}))
     config = SimpleNamespace(
-        kafka=msgspec.convert(options.pop("kafka", {}), KafkaSettings), state=StateSettings(), **options
+        kafka=msgspec.convert(options.pop("kafka", {}), KafkaSettings),
+        state=msgspec.convert(options.pop("state", {}), StateSettings),
+        **options,
     )
     stages = {topic: partial(toy_stage.ToyStage, topic) for topic in toy_stage.SOURCES}
     try:

@@ -12,6 +12,7 @@ from aiokafka.errors import (
     ProducerFenced,
     RequestTimedOutError,
 )
+from simulation.member import SimAdmin, SimConsumer
 
 _RECORD_OVERHEAD = 70
 # As the client and the engine's settings for it.
@@ -171,6 +172,19 @@ class SimBrokers:
 
     def reader(self, **options):
         return SimReader(self._cluster, self._network, **options)
+
+    def member(self, **options):
+        return SimConsumer(self._cluster, self._network, options)
+
+    def admin(self, **_):
+        return SimAdmin(self._cluster, self._network)
+
+    def generation(self, member):
+        return member.generation
+
+    def watch_heartbeats(self, member, on_heartbeat):
+        member.watch = on_heartbeat
+        return member.heartbeat
 
     def first_error(self, producer):
         return None

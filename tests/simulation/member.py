@@ -1,201 +1,221 @@
-"""The engine's seam to the group and the inputs: the simulated ``Member``, in place of Faust's consumer thread."""
+"""The client of the group, with the methods of aiokafka 0.14 that the engine's ``Member`` calls, and its loop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from types import SimpleNamespace
 
 from aiokafka import TopicPartition
 from aiokafka.errors import (
+    CommitFailedError,
     IllegalGenerationError,
+    IllegalStateError,
+    KafkaConnectionError,
     KafkaError,
+    OffsetOutOfRangeError,
     RebalanceInProgressError,
+    RequestTimedOutError,
     UnknownMemberIdError,
 )
+from aiokafka.structs import OffsetAndMetadata
 from simulation.loop import NODE
 
-from reknit.pipeline.engine.batches import Span
-from reknit.pipeline.engine.lease import Lease
-from reknit.pipeline.stages.base import Record
-from reknit.topics.positions import read_group_position
-
-_JOIN_AGAIN_SECONDS = 0.1
-_ANSWER_SECONDS = 5.0
+_RETRY_SECONDS = 0.1
+_UNANSWERED = (KafkaConnectionError, RequestTimedOutError)
+_NONE = -1
 
 
-class Places(set):
-    """Partitions in the same order in each process: that of a plain set depends on the hashes of strings."""
+class SameLoop:
+    """As ``MemberLoop``: the client is in the worker's loop."""
 
-    def __iter__(self):
-        return iter(sorted(super().__iter__()))
+    async def start(self):
+        pass
+
+    async def call(self, work):
+        return await work
+
+    async def call_back(self, work):
+        return await work
+
+    def soon(self, callback):
+        callback()
+
+    async def stop(self, seconds):
+        pass
 
 
-class SimMember:
-    def __init__(self, consumer, runtime, cluster, network):
-        self._consumer, self._runtime, self._cluster, self._network = consumer, runtime, cluster, network
-        self._loop, self._group, self._node = cluster.loop, cluster.group, NODE.get()
-        self.in_group, self._poked = asyncio.Event(), asyncio.Event()
-        self.places, self.positions = set(), {}
-        self._name, self._generation = None, None
-        self._commits = set()
+class SimConsumer:
+    def __init__(self, cluster, network, options):
+        self._cluster, self._network, self._node = cluster, network, NODE.get()
+        self._loop, self._group = cluster.loop, cluster.group
+        self._committed = options["isolation_level"] == "read_committed"
+        self._beat_seconds = options["heartbeat_interval_ms"] / 1000
+        self._session_seconds = options["session_timeout_ms"] / 1000
+        self._rebalance_seconds = options["rebalance_timeout_ms"] / 1000
+        self.generation, self._name = _NONE, None
+        self._places, self._positions, self._limits = set(), {}, {}
+        self._rejoin, self._is_rebalancing = asyncio.Event(), True
         self._data, self._coordination = {}, {}
-        runtime.lease = Lease(float("-inf"))
+        self.watch = lambda: lambda: None
 
-    async def live(self):
+    async def start(self):
+        pass
+
+    def subscribe(self, topics, listener):
+        self._listener = listener
+        self._life = asyncio.ensure_future(self._live())
+
+    async def stop(self):
+        self._life.cancel()
+
+    # The group.
+
+    async def _live(self):
         """Join, work and join again, as the coordinator of a client does."""
+        beats = None
         while True:
-            self._generation = None
-            for commit in self._commits:
-                commit.cancel()
-            await self._consumer.on_partitions_revoked(set(self.places))
-            self._runtime.lease.end()
-            self.places = set()
-            self._name, generation, places = await self._join()
-            self.places, self.positions = {TopicPartition(*place) for place in places}, {}
-            self._generation = generation
-            self._runtime.lease = Lease(float("-inf"))
-            self._first_beat = self._loop.create_future()
-            beats = asyncio.ensure_future(self._beat(generation))  # heartbeats continue during callbacks
-            await self._first_beat
-            await self._consumer.on_partitions_assigned(Places(self.places), generation)
-            await beats
+            self._rejoin.clear()
+            self._is_rebalancing = True
+            await self._listener.on_partitions_revoked(set(self._places))  # heartbeats continue meanwhile
+            if beats is not None:
+                beats.cancel()
+            self._name, self.generation, places = await self._join()
+            self._rejoin.clear()
+            self._places, self._positions = {TopicPartition(*place) for place in places}, {}
+            self._is_rebalancing = False
+            await self._listener.on_partitions_assigned(set(self._places))  # without heartbeats
+            beats = asyncio.ensure_future(self._beat())
+            await self._rejoin.wait()
 
     async def _join(self):
-        tuning = self._runtime.tuning
         while True:
             answer = self._loop.create_future()
 
             def joined(*found, answer=answer):
                 self._loop.on(self._node, self._network.latency(), lambda: answer.done() or answer.set_result(found))
 
-            request = (self._name, tuning.session_seconds, tuning.rebalance_seconds, joined)
+            request = (self._name, self._session_seconds, self._rebalance_seconds, joined)
             try:
                 await self._network.call(self._coordination, "JoinGroup", self._group.join, *request)
-                async with asyncio.timeout(tuning.rebalance_seconds + 5):
-                    found = await answer
+                async with asyncio.timeout(self._rebalance_seconds + 5):
+                    return await answer
             except (KafkaError, TimeoutError):
-                await asyncio.sleep(_JOIN_AGAIN_SECONDS)
-            else:
-                return found
+                await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _beat(self, generation):
-        """Send heartbeats until the group refuses one, the first one at once."""
-        while await self._beat_once(generation):
-            if not self._first_beat.done():
-                self._first_beat.set_result(None)
-            await asyncio.sleep(self._runtime.tuning.heartbeat_seconds)
-        if not self._first_beat.done():
-            self._first_beat.set_result(None)
+    async def _beat(self):
+        while self._name is not None:
+            await asyncio.sleep(self._beat_seconds)
+            await self.heartbeat()
 
-    async def _beat_once(self, generation):
-        lease, sent = self._runtime.lease, self._loop.now
+    async def heartbeat(self):
+        """Send one heartbeat; a member that has to join again is still one until it joins."""
+        accepted, work = self.watch(), self._group.heartbeat
         try:
-            await self._network.call(self._coordination, "Heartbeat", self._group.heartbeat, self._name, generation)
+            await self._network.call(self._coordination, "Heartbeat", work, self._name, self.generation)
         except RebalanceInProgressError:
-            return False
+            self._rejoin.set()
         except (UnknownMemberIdError, IllegalGenerationError):
-            self._name = None
-            return False
+            self._reset()
+            return
         except KafkaError:
-            return True
-        lease.renew(sent + self._runtime.tuning.session_seconds)
-        return True
+            return
+        accepted()
 
-    # As ``Member``.
+    def _reset(self):
+        self._name, self.generation = None, _NONE
+        self._rejoin.set()
 
-    def poke(self):
-        self._poked.set()
+    async def commit(self, offsets):
+        if any(tp not in self._places for tp in offsets):
+            raise IllegalStateError
+        await self._send_commit({tuple(tp): offset for tp, offset in offsets.items()})
 
-    async def spans(self, wanted, seconds):
-        deadline = self._loop.now + seconds
-        while self._consumer.flow_active:
-            places = [tp for tp in sorted(wanted) if tp in self.positions and tp in self.places]
-            spans = await self._fetch({tuple(tp): self.positions[tp] for tp in places}) if places else {}
-            if spans or self._poked.is_set() or self._loop.now >= deadline:
-                self._poked.clear()
-                return spans
-            for place in places:
-                self._cluster.log(*place).waiting.append(lambda: self._loop.on(self._node, 0.001, self._poked.set))
+    async def _send_commit(self, offsets):
+        while True:
+            work = self._group.commit
             try:
-                async with asyncio.timeout(min(deadline - self._loop.now, 0.5)):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
+                await self._network.call(self._coordination, "OffsetCommit", work, self._name, self.generation, offsets)
+            except (UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError) as error:
+                if isinstance(error, RebalanceInProgressError):
+                    self._rejoin.set()
+                else:
+                    self._reset()
+                raise CommitFailedError from error
+            except _UNANSWERED:
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+    # Records.
+
+    def assignment(self):
+        return self._places
+
+    def seek(self, tp, offset):
+        if tp not in self._places:
+            raise IllegalStateError
+        self._positions[tp] = offset
+
+    async def position(self, tp):
+        if tp not in self._places:
+            raise IllegalStateError
+        return self._positions[tp]  # the engine asks for known ones only
+
+    def highwater(self, tp):
+        return self._limits.get(tp)
+
+    last_stable_offset = highwater
+
+    async def getmany(self, *places, timeout_ms=0, max_records=None):
+        """Wait for records. Nothing is fetched in advance, so a timeout of 0 returns none."""
+        deadline = self._loop.now + timeout_ms / 1000
+        while (left := deadline - self._loop.now) > 1e-6:
+            if not self._is_rebalancing and (found := await self._fetch(sorted(places), max_records)):
+                return found
+            await self._change_of(places, min(left, 0.5))
         return {}
 
-    async def _fetch(self, positions):
-        committed, most = self._runtime.exactly_once, self._runtime.tuning.poll_records
-        work, spans = self._cluster.fetch, {}
-        found = await self._network.call(self._data, "Fetch", work, positions, committed, most)
+    async def _change_of(self, places, seconds):
+        changed = asyncio.Event()
+        for place in places:
+            self._cluster.log(*place).waiting.append(lambda: self._loop.on(self._node, 0.001, changed.set))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await changed.wait()
+
+    async def _fetch(self, places, most):
+        """Fetch, and move the positions of the partitions that have new records or markers."""
+        wanted, work = {tuple(tp): self._positions[tp] for tp in places}, self._cluster.fetch
+        try:
+            found = await self._network.call(self._data, "Fetch", work, wanted, self._committed, most)
+        except _UNANSWERED:
+            return {}
+        records = {}
         for place, (start, end, entries, limit) in found.items():
             tp = TopicPartition(*place)
-            if tp in self.places and self.positions.get(tp) == start:
-                self.positions[tp] = end
-                spans[tp] = Span(start, end, [record_of(tp, entry) for entry in entries], max(limit, end))
-        return spans
+            if self._positions.get(tp) != wanted[place] or self._is_rebalancing:
+                continue
+            if start != wanted[place]:
+                raise OffsetOutOfRangeError({tp: wanted[place]})
+            self._positions[tp], self._limits[tp] = end, limit
+            records[tp] = [record_of(tp, entry) for entry in entries]
+        return records
 
-    async def bounds(self, tp):
+    async def beginning_offsets(self, places):
+        return {place: (await self._bounds(place))[0] for place in places}
+
+    async def end_offsets(self, places):
+        return {place: (await self._bounds(place))[1] for place in places}
+
+    async def _bounds(self, place):
         work = self._cluster.bounds
-        return await self._network.call(self._data, "ListOffsets", work, tuple(tp), self._runtime.exactly_once)
-
-    async def is_ours(self, tp, position):
-        if not self.in_group.is_set():
-            return None
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                return await self._commit({tp: position}) or None
-        except (UnknownMemberIdError, IllegalGenerationError):
-            return False
-        except (KafkaError, TimeoutError):
-            return None
-
-    async def _commit(self, positions):
-        """Commit offsets; return True if this was in the generation that assigned the partitions."""
-        generation = self._generation
-        if generation is None:
-            return False
-        offsets = {tuple(tp): (at, self._consumer.metadata_of(tp)) for tp, at in positions.items()}
-        work = self._group.commit
-        call = self._network.call(self._coordination, "OffsetCommit", work, self._name, generation, offsets)
-        commit = asyncio.ensure_future(call)
-        self._commits.add(commit)
-        commit.add_done_callback(self._commits.discard)
-        try:
-            await asyncio.wait([commit])
-        finally:
-            commit.cancel()
-        if commit.cancelled():
-            return False
-        commit.result()
-        return self._generation == generation
-
-    async def commit_positions(self, positions):
-        await self.in_group.wait()
-        try:
-            ours = {tp: at for tp, at in positions.items() if tp in self.places}
-            return not ours or await self._commit(ours)
-        except KafkaError:
-            return False
-
-    async def committed_by_hand(self, tp):
-        self._network.happened["opened", self._runtime.contract_name(tp.topic), tp.partition] += (
-            1  # the engine asks at each opening
-        )
-        found = await self._committed(tp)
-        return None if found is None or read_group_position(*found) is not None else found[0]
-
-    async def committed_by_worker(self, tp):
-        found = await self._committed(tp)
-        return None if found is None else read_group_position(*found)
-
-    async def _committed(self, tp):
-        try:
-            return await self._network.call(self._coordination, "OffsetFetch", self._group.offsets.get, tuple(tp))
-        except KafkaError:
-            return None
+        return await self._network.call(self._data, "ListOffsets", work, tuple(place), self._committed)
 
 
 def record_of(tp, entry):
-    return Record(
+    """Return an entry with the fields of aiokafka's records."""
+    return SimpleNamespace(
         partition=tp.partition,
         offset=entry.offset,
         key=entry.key,
@@ -203,3 +223,25 @@ def record_of(tp, entry):
         headers=entry.headers,
         timestamp=entry.timestamp,
     )
+
+
+class SimAdmin:
+    def __init__(self, cluster, network):
+        self._cluster, self._network, self._connection = cluster, network, {}
+
+    async def start(self):
+        pass
+
+    async def list_consumer_group_offsets(self, group, partitions):
+        prefix = group.removesuffix("reknit")
+        for topic, number in partitions:
+            self._network.happened["opened", topic.removeprefix(prefix), number] += 1  # the engine asks at each opening
+        work = self._cluster.group.offsets.get
+        found = {}
+        for tp in partitions:
+            offset = await self._network.call(self._connection, "OffsetFetch", work, tuple(tp))
+            found[tp] = OffsetAndMetadata(*(offset or (_NONE, "")))
+        return found
+
+    async def close(self):
+        self._connection.clear()

@@ -25,6 +25,9 @@ class Mutant(Struct, frozen=True):
 
 
 MUTANTS = {
+    "a partition that closed itself during an assignment stays closed": Mutant(
+        "engine/source", "while closing := {", "if closing := {", seeds=1
+    ),
     "a rebuild does not wait for the last commit": Mutant(
         "engine/partition", "if position >= self.next and self._kept.read_to >= (self._committed_to or 0):", "if True:"
     ),
@@ -35,7 +38,7 @@ MUTANTS = {
         "engine/partition", "                await self._settle(work, part[0].offset)\n", ""
     ),
     "at least once: a batch ignores its lease": Mutant(
-        "engine/writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once"
+        "engine/writer", "(left := lease.until - self._clock.monotonic())", "(left := 1.0)", "at-least-once", seeds=200
     ),
     "at least once: state and position may be several record batches": Mutant(
         "engine/writer", "max_batch_size=sys.maxsize", "", "at-least-once", job="sessions"
@@ -48,7 +51,11 @@ MUTANTS = {
         seeds=50,
     ),
     "every assignment counts as the one after the last": Mutant(
-        "engine/transport", "continuous = generation_id == self._generation + 1", "continuous = True", seeds=200
+        "engine/member",
+        "continues = generation == self._last_generation + 1",
+        "continues = True",
+        "at-least-once",
+        seeds=200,
     ),
     "the changelog is read before the former owner is fenced": Mutant(
         "engine/partition",
@@ -93,7 +100,7 @@ MUTANTS = {
         "engine/epochs",
         "self.is_spent = self._runtime.seams.clock.monotonic() - began >= _RETRIED_SECONDS",
         "self.is_spent = False",
-        seeds=200,
+        seeds=300,
     ),
     "a commit with changes has no position": Mutant("engine/commit", "return [*changes, ", "return changes or ["),
     "the format of the state is the configured one": Mutant(

@@ -83,8 +83,9 @@ def test_unanswered_heartbeats_do_not_open_partitions_again_and_again():
     lost = [Fault("answer lost", at, request="Heartbeat") for at in range(12, 18)]
     finished, violation = run(Plan("heartbeats", Settings(exactly_once=False), rows, lost))
     assert (violation, finished.happened["answer lost"]) == (None, 6)
-    # Two openings by the first assignments, and one by the end of the lease; it was 46 with a fixed pause.
-    assert max(finished.happened["opened", SOURCE, number] for number in range(PARTITIONS)) <= 4
+    # Two openings by the first assignments, one by the end of the lease, and two while the workers join again one by
+    # one; it was 46 with a fixed pause.
+    assert max(finished.happened["opened", SOURCE, number] for number in range(PARTITIONS)) <= 5
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from types import SimpleNamespace
 
 from aiokafka.errors import KafkaError
 from msgspec import structs
 from simulation.clients import SimBrokers
 from simulation.loop import SimClock
-from simulation.member import Places, SimMember
+from simulation.member import SameLoop
 from simulation.network import SESSION_SECONDS
 from simulation.plans import PARTITIONS
 
-from reknit.pipeline.engine import transport
-from reknit.pipeline.engine.offsets import OffsetCommits
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
 from reknit.pipeline.engine.seams import Seams
+from reknit.pipeline.engine.source import Source
 from reknit.pipeline.settings import Config
 
 PREFIX = "p."
@@ -35,46 +33,6 @@ class Counters(NoMetrics):
         self._happened["new epoch"] += 1
 
 
-class Faust(transport.driver.Consumer):
-    """Takes the place of Faust's consumer below ``SpanConsumer``."""
-
-    flow_active, should_stop, app = True, False, None
-
-    def __init__(self, runtime, cluster, network):
-        self.app = SimpleNamespace(runtime=runtime, should_stop=False)
-        self._thread = SimMember(self, runtime, cluster, network)
-        self.can_resume_flow = asyncio.Event()
-        self._drainer = None
-
-    def assignment(self):
-        return self._thread.places
-
-    async def seek_wait(self, positions):
-        await asyncio.sleep(0)
-        self._thread.positions.update(positions)
-
-    async def on_partitions_revoked(self, revoked):
-        self.flow_active = False
-        self.can_resume_flow.clear()
-
-    async def on_partitions_assigned(self, assigned, generation_id=0):
-        self.flow_active = True
-        self.can_resume_flow.set()
-        if self._drainer is None:  # Faust stops its fetcher only with the worker
-            self._drainer = asyncio.ensure_future(self._drain_messages(SimpleNamespace(should_stop=False)))
-
-
-class SimConsumer(transport.SpanConsumer, Faust):
-    def __init__(self, runtime, cluster, network):
-        Faust.__init__(self, runtime, cluster, network)
-        self.actors, self._runtime = {}, runtime
-        self._generation, self._ready_logged, self._beyond_since = -1, False, {}
-        self._offsets = OffsetCommits(self._thread.commit_positions, self._thread.committed_by_hand, 1.0)
-
-    async def _close_partitions(self, tps):
-        await super()._close_partitions(Places(tps))
-
-
 class SimWorker:
     """``live`` runs in a process of its own and returns the engine's failure."""
 
@@ -90,6 +48,7 @@ class SimWorker:
             clock=SimClock(world.loop, world.tape.stream("costs")),
             brokers=SimBrokers(world.cluster, world.network),
             disk=machine.open,
+            member_loop=SameLoop,
         )
         tuning = tuning_of(world.plan.settings)
         runtime = Runtime(self._config, world.job.stages, Counters(world.happened), tuning, seams=seams)
@@ -98,11 +57,10 @@ class SimWorker:
 
     async def live(self, machine):
         runtime = self._runtime(machine)
-        consumer = SimConsumer(runtime, self._world.cluster, self._world.network)
-        tasks = [asyncio.ensure_future(consumer._thread.live()), asyncio.ensure_future(self._watch(runtime))]
+        await Source(runtime, []).start()
+        watching = asyncio.ensure_future(self._watch(runtime))
         await runtime.failed.wait()
-        for task in tasks:
-            task.cancel()
+        watching.cancel()
         return runtime.failure
 
     async def _watch(self, runtime):

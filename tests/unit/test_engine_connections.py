@@ -13,8 +13,9 @@ import pytest
 from aiokafka import conn
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import CloseReason
-from aiokafka.consumer import fetcher
+from aiokafka.consumer import consumer
 from aiokafka.errors import KafkaConnectionError, UnknownMemberIdError
+from aiokafka.producer import sender
 from aiokafka.protocol.admin import ApiVersionRequest
 from certificates import make_certificate
 
@@ -173,7 +174,8 @@ def test_a_request_over_a_transport_that_failed_is_an_error_of_the_connection(br
 
 def test_a_worker_creates_these_connections(broker, monkeypatch):
     monkeypatch.setattr(conn, "AIOKafkaConnection", conn.AIOKafkaConnection)
-    monkeypatch.setattr(fetcher, "PartitionRecords", fetcher.PartitionRecords)
+    monkeypatch.setattr(consumer, "GroupCoordinator", consumer.GroupCoordinator)
+    monkeypatch.setattr(sender, "BACKOFF_OVERRIDE", sender.BACKOFF_OVERRIDE)
     client_patch.patch_aiokafka()
 
     async def connect(_loop):

@@ -11,7 +11,6 @@ from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.errors import CorruptRecordException
 from raw_batches import CODECS, raw_batch
 
-from reknit.pipeline.engine.client_patch import StageRecords
 from reknit.pipeline.kafka import connection
 from reknit.pipeline.kafka.header_names import TolerantRecords
 from reknit.pipeline.settings import Config
@@ -22,9 +21,9 @@ BAD = (b"k", None, [("first", b"\xff"), (b"\xff\xfeA", b"x" * 300), (b"", b""), 
 AS_READ = (("first", b"\xff"), ("\ufffd\ufffdA", b"x" * 300), ("", b""), ("é", b""))
 
 
-def fetched(data, position=0, kind=fetcher.PartitionRecords):
+def fetched(data, position=0):
     """Return the records that a consumer returns from a fetched partition from this position on."""
-    records = kind(
+    records = fetcher.PartitionRecords(
         TopicPartition("t", 0),
         TolerantRecords(data),
         aborted_transactions=None,
@@ -49,10 +48,9 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize("kind", [fetcher.PartitionRecords, StageRecords], ids=["consumer", "worker"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_record_is_read_once_with_its_own_contents(codec, kind):
-    assert fetched(log(codec), kind=kind) == EXPECTED
+def test_every_record_is_read_once_with_its_own_contents(codec):
+    assert fetched(log(codec)) == EXPECTED
 
 
 @pytest.mark.parametrize("position", range(10))
