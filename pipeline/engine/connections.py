@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import uvloop
@@ -85,24 +87,28 @@ def is_passing(error: KafkaError | OSError | TimeoutError | asyncio.CancelledErr
     return not is_cancelled() if isinstance(error, asyncio.CancelledError) else may_pass(error)
 
 
-async def close_client(client: AIOKafkaClient, seconds: float) -> None:
-    """Close a client's connections within ``seconds``. A failure is logged, so that a stop continues."""
+@contextlib.contextmanager
+def foreign_cancellations_ignored(failure: str) -> Iterator[None]:
+    """Log ``failure`` and continue if the client raises a ``CancelledError`` about its own tasks."""
     try:
-        async with asyncio.timeout(seconds):
-            await client.close()
+        yield
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
-        log.info("a client was not closed: %s", error_name(error))
+        log.info("%s: %s", failure, error_name(error))
+
+
+async def close_client(client: AIOKafkaClient, seconds: float) -> None:
+    """Close a client's connections within ``seconds``. A failure is logged, so that a stop continues."""
+    try:
+        with foreign_cancellations_ignored("a client was not closed"):
+            async with asyncio.timeout(seconds):
+                await client.close()
     except Exception as error:  # noqa: BLE001  any error: the client is given up either way
         log.info("a client was not closed: %s", error_name(error))
 
 
 async def stop_reader(reader: AIOKafkaConsumer) -> None:
     """Stop a reader; what it raises about its own tasks is ignored."""
-    try:
+    with foreign_cancellations_ignored("a reader was not stopped"):
         await reader.stop()
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        log.info("a reader was not stopped: %s", error_name(error))

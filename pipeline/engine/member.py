@@ -22,6 +22,7 @@ from aiokafka.errors import (
 )
 
 from reknit.pipeline.engine.batches import Span, records_of
+from reknit.pipeline.engine.connections import foreign_cancellations_ignored, is_cancelled, stop_reader
 from reknit.pipeline.engine.lease import Lease
 from reknit.pipeline.engine.runtime import Runtime, log
 from reknit.pipeline.errors import error_name
@@ -152,7 +153,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
         await self.in_group.wait()
         try:
             return await self._loop.call(self._commit_positions(positions))
-        except ConsumerStoppedError as error:
+        except (ConsumerStoppedError, KafkaError) as error:
             log.info("the group's offsets were not committed: %s", error_name(error))
             return False
 
@@ -196,6 +197,10 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
     async def _fails_worker(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            self._runtime.fail(error)  # the client would end its membership without a trace
         except Exception as error:  # noqa: BLE001  any error ends the worker: the client would only log it
             self._runtime.fail(error)
 
@@ -204,7 +209,10 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
         self._runtime.lease = Lease(float("-inf"))
         if self._beat is None:
             return
-        with contextlib.suppress(KafkaError, TimeoutError):  # the client repeats it, and then reports a refusal
+        with (
+            contextlib.suppress(KafkaError, TimeoutError),  # the client repeats it, and then reports a refusal
+            foreign_cancellations_ignored("the first heartbeat was not answered"),
+        ):
             async with asyncio.timeout(_ASK_SECONDS):
                 await self._beat()
 
@@ -219,7 +227,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
         try:
             await consumer.start()
         except BaseException:
-            await consumer.stop()
+            await stop_reader(consumer)
             raise
         self._consumer = consumer
         if self._has_lease:
@@ -252,13 +260,12 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
     async def _stop(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                if self._admin is not None:
-                    await self._admin.close()
                 if self._consumer is not None:
                     await self._consumer.stop()
+                await self._close_admin()
         except (TimeoutError, asyncio.CancelledError) as error:
             # aiokafka's fetcher lets the cancellation of its own tasks out of `stop` while brokers refuse connections.
-            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             log.info("the worker did not leave the group, its session will expire: %s", error_name(error))
 
@@ -409,8 +416,13 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
         if not tps:
             return {}
         if self._admin is None:
-            self._admin = self._brokers.admin(**self._runtime.connection)
-            await self._admin.start()
+            admin = self._brokers.admin(**self._runtime.connection)
+            try:
+                await admin.start()
+            except BaseException:
+                await _close(admin)
+                raise
+            self._admin = admin
         found: Mapping[TopicPartition, OffsetAndMetadata]
         found = await self._admin.list_consumer_group_offsets(self._runtime.group, partitions=list(tps))
         return found
@@ -418,7 +430,12 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no
     async def _close_admin(self) -> None:
         admin, self._admin = self._admin, None
         if admin is not None:
-            await admin.close()
+            await _close(admin)
+
+
+async def _close(admin: AIOKafkaAdminClient) -> None:
+    with foreign_cancellations_ignored("a client was not closed"):
+        await admin.close()
 
 
 def places_of(error: OffsetOutOfRangeError) -> set[TopicPartition]:

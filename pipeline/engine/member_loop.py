@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from aiokafka.errors import ConsumerStoppedError
+from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError
 
-from reknit.pipeline.engine.connections import Loop
+from reknit.pipeline.engine.connections import Loop, is_cancelled
 
 T = TypeVar("T")
 
@@ -31,6 +31,8 @@ class MemberLoop(Protocol):
 
         Raises:
             ConsumerStoppedError: the loop has ended.
+            KafkaConnectionError: the client cancelled ``work`` by itself. A ``CancelledError`` would end the caller's
+                task without a trace.
         """
 
     async def call_back(self, work: Coroutine[Any, Any, T]) -> T:
@@ -82,10 +84,11 @@ class ThreadLoop:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._has_ended and not (task and task.cancelling()):
+            if is_cancelled():
+                raise
+            if self._has_ended:
                 raise ConsumerStoppedError from None
-            raise
+            raise KafkaConnectionError("the client cancelled a call by itself") from None
 
     async def call_back(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._worker))

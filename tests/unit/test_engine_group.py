@@ -231,9 +231,10 @@ async def test_a_member_tells_its_owner_about_generations(member, heard):
     assert heard == ["revoked", ({PLACE}, False), ({PLACE}, True), ({PLACE}, False)]
 
 
-async def test_an_error_of_the_owner_fails_the_worker(brokers):
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_an_error_of_the_owner_fails_the_worker(brokers, error):
     async def raises(*_):
-        raise ValueError
+        raise error
 
     member = Member(runtime_with(brokers), [], on_revoked=raises, on_assigned=raises, metadata_of=str)
     await member.on_partitions_revoked(set())
@@ -645,6 +646,75 @@ async def test_calls_under_way_and_later_ones_fail_once_the_thread_ends(thread):
         with pytest.raises(ConsumerStoppedError):
             await call
     thread.soon(threading.get_ident)
+
+
+async def cancels_itself():
+    raise asyncio.CancelledError
+
+
+async def test_a_cancellation_of_the_client_is_an_error_of_the_call(thread):
+    with pytest.raises(KafkaConnectionError, match="cancelled a call by itself"):
+        await thread.call(cancels_itself())
+
+
+async def test_a_call_whose_time_limit_ends_raises_a_timeout(thread):
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await thread.call(asyncio.Event().wait())
+
+
+async def test_records_are_read_after_the_client_cancelled_a_call(thread, brokers, monkeypatch, caplog):
+    monkeypatch.setattr(sources, "_POLL_SECONDS", 0.001)
+    source, polls, again = Source(runtime_with(brokers), []), [], asyncio.Event()
+
+    async def spans(wanted, _seconds):
+        polls.append(wanted)
+        await asyncio.sleep(0)
+        if len(polls) == 1:
+            await thread.call(cancels_itself())
+        again.set()
+        return {}
+
+    monkeypatch.setattr(source._member, "spans", spans)
+    await source.start()
+    async with asyncio.timeout(60):
+        await again.wait()
+        await source.stop()
+    assert "the inputs could not be read: KafkaConnectionError" in caplog.messages
+
+
+async def test_a_cancelled_first_heartbeat_does_not_end_the_membership(brokers, heard):
+    async def ignore(*_):
+        pass
+
+    async def on_assigned(assigned, continues):
+        heard.append((assigned, continues))
+
+    member = Member(
+        runtime_with(brokers, "at-least-once"), [], on_revoked=ignore, on_assigned=on_assigned, metadata_of=str
+    )
+    await member.start()
+    member._beat = cancels_itself
+    await joins(member)
+    assert heard == [({PLACE}, False)]
+
+
+async def test_a_client_of_offsets_that_was_cancelled_at_its_start_is_replaced(member, brokers, monkeypatch):
+    never, starts = asyncio.Event(), []
+
+    async def start():
+        starts.append(len(starts))
+        if len(starts) == 1:
+            await never.wait()
+
+    monkeypatch.setattr(brokers, "start", start)
+    brokers.offsets = [{PLACE: OffsetAndMetadata(5, "")}]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await member.committed([PLACE])
+    assert await member.committed([PLACE]) == {PLACE: OffsetAndMetadata(5, "")}
+    assert starts == [0, 1]
+    assert brokers.requests[0] == "close"
 
 
 async def test_a_worker_stops_in_order_before_it_has_joined(brokers):
