@@ -13,7 +13,7 @@ SDKS := $(if $(shell command -v npm),tests/js/node_modules examples/screens/node
 PAGES := examples/screens/dist/both.js
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal soak bench mutants release wheels record resume clients served kafka modules schemas docs site pictures deploy clean distclean
+.PHONY: help demo test lint format unit broker sdks examples frameworks chaos simulate heal soak bench mutants release wheels newest record resume clients served kafka modules schemas docs site pictures deploy clean distclean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ release: ## build the archives of a release twice, compare and check them; write
 
 wheels: $(VENV)/.python ## print for which Pythons and platforms every extra has wheels (ARGS="--python 3.14")
 	@$(BIN)/python deploy/wheels.py $(ARGS)
+
+newest: $(VENV)/.dev ## run the contract tests with the newest aiokafka, Faust and mode, and print the result
+	@$(BIN)/python tests/contracts/newest.py $(ARGS)
 
 record: $(VENV)/.dev ## run the real Codex and Gemini CLIs (npm) against a scripted API, with no other network; needs root
 	@$(BIN)/python tests/record/agents.py $(ARGS)
