@@ -21,8 +21,8 @@ from simulation.world import run
 
 from reknit.topics import AGENT_TURNS, HISTORY_FIXES, PROVIDER_REQUESTS, SESSION_ITEMS
 
-# Half a minute of one slow core, with the other tests of this file less than 90 s. More run with `make simulate`.
-SCHEDULES = 600
+# Less than a minute of one slow core. More run with `make simulate`.
+SCHEDULES = 2_000
 PARTS = 4
 
 
