@@ -45,6 +45,7 @@ from reknit.pipeline.history.exchanges import (
     waiting_call,
 )
 from reknit.pipeline.history.late import EarlierCalls, Log, digest_of, has_seen, late_pieces, result_digest
+from reknit.pipeline.history.never_answered import EarlyFixes, KnownTurns
 from reknit.pipeline.history.pieces import (
     REFERENCE,
     FixLog,
@@ -65,6 +66,7 @@ from reknit.pipeline.history.render import (
     OpenEnd,
     Rendered,
     assistant_messages,
+    count_assistant_messages,
     place_of_result,
     placeholders,
     render_open,
@@ -89,6 +91,8 @@ class History:
     ) -> None:
         self.policy = policy or Policy()
         self.structure = structure_under(self.policy, structure)
+        # Results may come in messages of their own, so the last exchange waits until something else has been said.
+        self._patience = max(self.policy.open_exchanges, 1)
         self.ids = IdTable(id_writers, again=structure.ids_again, marked=structure.marked_ids)
         self.exchanges: list[Exchange] = []
         self.system: list[TrackedBlock] = []
@@ -110,6 +114,10 @@ class History:
         self.keeps_answered = structure.prefix_bound
         # The number of the last exchange that an answered request had.
         self.last_answered = -1
+        # Set by the owner while it takes a whole history.
+        self.known_turns: KnownTurns | None = None
+        # What has settled early, or after that, is not due yet; the oldest first.
+        self._early: list[EarlyFixes] = []
         self._book = FixLog(observed=self.structure.observed)
         self._settled: list[Message] = []
         self._calls: list[SettledCall] = []
@@ -140,6 +148,8 @@ class History:
         if self._earlier_calls is not None:
             self._earlier_calls.add(turn)
         self._settle_exchanges()
+        if self._early:
+            self._release_early(book)
         return book.fixes[before:]
 
     def leave_out(self, turn: Turn) -> None:
@@ -170,17 +180,24 @@ class History:
         """
         if not self.exchanges or not self.exchanges[-1].closed or self.held:
             return False
+        # The fixes of blank texts would be among those of the calls that get no result.
+        if valid_run.blanks and self._early:
+            return False
         if self._rests:
             return True
-        # The fixes of blank texts would be among those of the calls that get no result.
         if valid_run.blanks or self.structure.prefix_bound:
             return False
         number = self.number + valid_run.number - valid_run.counted[pairs][1]
-        return all(
-            (exchange.sealed or exchange.answered or self._is_old(exchange, number))
-            and (exchange is self.exchanges[0] or self._firm(exchange))
-            and not any(isinstance(piece.block, Unknown) for piece in exchange.assistant)
-            for exchange in self.exchanges
+        return all(self._settles_by(exchange, number) for exchange in self.exchanges)
+
+    def _settles_by(self, exchange: Exchange, number: int) -> bool:
+        """Return True if an exchange settles while ``number`` is reached, in the same way whatever comes."""
+        if any(type(piece.block) is Unknown for piece in exchange.assistant):
+            return False
+        if not (exchange is self.exchanges[0] or self._firm(exchange)):
+            return False
+        return (
+            exchange.sealed or exchange.answered or self._is_old(exchange, number) or self._is_never_answered(exchange)
         )
 
     def skip(self, valid_run: ValidRun, turns: Sequence[Turn]) -> Sequence[Turn]:
@@ -194,8 +211,10 @@ class History:
         cleaned = blanks[:1] == [0]
         messages = self._without_blanks(messages, blanks[:cleaned])
         self.turns += valid_run.turns
-        self.number += valid_run.number + 1
-        self._settle_before(Exchange(number=self.number))
+        self.number += valid_run.number
+        self._settle_before(Exchange(number=self.number + 1))
+        self._release_early(self._book)
+        self.number += 1
         messages = self._without_blanks(messages, blanks[cleaned:])
         # An assistant's turn follows a user's, so none is the one before it once more.
         self.last_item = ""
@@ -236,8 +255,12 @@ class History:
             self.exchanges.append(following)
             self._settle_exchanges()
             del self.exchanges[-1]
+        book = self._book
+        if self._early:
+            self._book = self._early[-1].book
         for exchange in self.exchanges:
             self._emit_user(exchange)
+        self._book = book
         self.exchanges = [following]
 
     @property
@@ -500,14 +523,9 @@ class History:
 
     def _continue(self, last: Exchange) -> None:
         """Put the user turn after an exchange with which a request ended."""
-        before = self.messages if last.sealed else self.messages + len(self._spoken(last))
+        before = self.messages if last.sealed else self.messages + count_assistant_messages(last)
         self._book.note_fix("tail_continued", f"messages.{before}.content.0")
         last.user.append(TrackedBlock(Text(text=CONTINUE), -1, "", fate="synthesised", code="tail_continued"))
-
-    def _spoken(self, exchange: Exchange) -> list[Message]:
-        """The assistant's messages of an exchange, without a record of their repairs."""
-        spare = FixLog(observed=self.structure.observed)
-        return assistant_messages(exchange, self.structure, set(self.changed), spare)
 
     # Results that come late.
 
@@ -603,6 +621,21 @@ class History:
         return []
 
     def _settle_exchanges(self) -> None:
+        """Settle what can be; the fixes of what settles early, and of what follows it, are not due yet."""
+        book = self._book
+        if self._early:
+            self._book = self._early[-1].book
+        self._settle_first_exchanges()
+        self._book = book
+
+    def _release_early(self, book: FixLog) -> None:
+        """Move the fixes that are due now into a book."""
+        while self._early and self._early[0].due <= self.number:
+            early = self._early.pop(0).book
+            book.fixes += early.fixes
+            book.dropped += early.dropped
+
+    def _settle_first_exchanges(self) -> None:
         while self.exchanges:
             first = self.exchanges[0]
             if not first.sealed and not self._seal(first):
@@ -636,8 +669,12 @@ class History:
             return False
         if not (exchange.answered or self._expired(exchange)):
             return False
-        if not (exchange.answered or self._give_up(exchange)):
-            return True
+        if not exchange.answered:
+            if not (self._is_old(exchange, self.number) or self._is_sent(exchange)):
+                self._book = FixLog(observed=self.structure.observed)
+                self._early.append(EarlyFixes(exchange.number + self._patience, self._book))
+            if not self._give_up(exchange):
+                return True
         running, may_come = in_flight(self.exchanges, 0, self.structure)
         is_answered = exchange.number <= self.last_answered
         if may_come and not (self._is_old(exchange, self.number) or is_answered):
@@ -655,12 +692,22 @@ class History:
         # Every exchange but the last one is followed by an assistant turn.
         if exchange is self.exchanges[-1]:
             return self._is_old(exchange, self.number)
-        is_answered = self.structure.prefix_bound or exchange.number <= self.last_answered
-        return is_answered or self._is_old(exchange, self.number)
+        return self._is_sent(exchange) or self._is_old(exchange, self.number) or self._is_never_answered(exchange)
+
+    def _is_sent(self, exchange: Exchange) -> bool:
+        """Return True if the model has answered an exchange as it is; an assistant turn follows it."""
+        return self.structure.prefix_bound or exchange.number <= self.last_answered
 
     def _is_old(self, exchange: Exchange, number: int) -> bool:
-        # Results may come in messages of their own, so the last exchange waits until something else has been said.
-        return exchange.number <= number - max(self.policy.open_exchanges, 1)
+        return exchange.number + self._patience <= number
+
+    def _is_never_answered(self, exchange: Exchange) -> bool:
+        """Return True if an exchange is known to settle without the results of some of its calls."""
+        return (
+            self.known_turns is not None
+            and not exchange.answered
+            and self.known_turns.expires(exchange, exchange.number + self._patience - self.number, self.turns)
+        )
 
     def _give_up(self, exchange: Exchange) -> bool:
         """Drop the calls whose results never arrived; return False if no assistant turn is left."""
@@ -669,7 +716,7 @@ class History:
             return self._drop_calls(exchange, missing)
         if missing:
             # The assistant's own messages are between the settled part and its results.
-            self._fill(exchange, missing, self.messages + len(self._spoken(exchange)))
+            self._fill(exchange, missing, self.messages + count_assistant_messages(exchange))
         return True
 
     def _fill(self, exchange: Exchange, missing: list[Call], before: int) -> None:
@@ -722,7 +769,11 @@ class History:
         self._settled += messages
         self.messages += len(messages)
         if len(self.changed) > _MANY_CHANGED:
-            self.changed &= {piece.turn for exchange in self.exchanges for piece in exchange.assistant}
+            self.changed &= {
+                piece.turn
+                for exchange in self.exchanges
+                for piece in (*exchange.assistant, *exchange.results, *exchange.user)
+            }
 
 
 def _renamed(turn: Turn, finals: Sequence[str]) -> Turn:

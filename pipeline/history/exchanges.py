@@ -190,7 +190,9 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     @property
     def answered(self) -> bool:
         """True if every call has a real result."""
-        return not self.calls or self._index.answered
+        calls = self.calls
+        # Most turns have one call, and mostly the first call of others is answered last or first.
+        return not calls or (calls[0].real and (len(calls) == 1 or self._index.answered))
 
     def was_answered_by(self, turn: Turn) -> bool:
         """Return True if the last thing that the user sent is a result, and came in this turn."""

@@ -78,6 +78,13 @@ def assistant_messages(
     return messages
 
 
+def count_assistant_messages(exchange: Exchange) -> int:
+    """Return the number of messages of an exchange's assistant turn."""
+    if exchange.assistant and not exchange.assistant_starts:
+        return 1
+    return len(_parted(exchange.assistant, exchange.assistant_starts))
+
+
 def user_messages(
     exchange: Exchange, changed: set[int], book: FixLog, results: Sequence[TrackedBlock] | None = None
 ) -> list[Message]:
@@ -99,6 +106,8 @@ def _holds_result(message: Message) -> bool:
 
 def place_of_result(exchange: Exchange, at: int) -> tuple[int, int]:
     """Return the place of a result in its exchange's user turn: its message, and its block in that message."""
+    if not exchange.user_starts:
+        return 0, at
     number, start = 0, 0
     for one in _parted(exchange.results[: at + 1], exchange.user_starts)[:-1]:
         number, start = number + 1, start + len(one)

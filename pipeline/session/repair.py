@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history import History
 from reknit.pipeline.history.call_ids import IdWriter, SettledCall
+from reknit.pipeline.history.never_answered import KnownTurns
 from reknit.pipeline.history.valid_runs import ValidRun
 from reknit.pipeline.model import Turn
 from reknit.pipeline.options import Structure
@@ -120,12 +121,13 @@ class StructureRepair:
 
     def begin_history(self, turns: Sequence[Turn], valid_runs: Iterable[ValidRun]) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
+        policy, observed = self.history.policy, self.history.structure.observed
+        holding = [valid_run for valid_run in valid_runs if valid_run.holds(policy, observed)]
+        self.history.known_turns = KnownTurns(turns, holding)
         at = 0
-        for valid_run in valid_runs:
+        for valid_run in holding:
             self.take_turns(turns[at : valid_run.start])
             at, pairs = valid_run.start, 0
-            if not valid_run.holds(self.history.policy, self.history.structure.observed):
-                continue
             end = at + valid_run.turns
             while at < end and not (valid_run.opens or self.history.settles_within(valid_run, pairs)):
                 # An earlier call waits for its result longer than the rest of the run is, say.
@@ -138,6 +140,7 @@ class StructureRepair:
                 self._skip(turns[at : at + left.turns], left)
                 at += left.turns
         self.take_turns(turns[at:])
+        self.history.known_turns = None
 
     def take_turns(self, turns: Iterable[Turn]) -> list[Fix]:
         """Take more turns; the fixes that are now certain."""
@@ -145,7 +148,7 @@ class StructureRepair:
         history = self.history
         for turn in turns:
             certain += history.append(turn)
-            self._settle_messages()
+        self._settle_messages()
         return certain
 
     def take_shown(self, turns: Iterable[tuple[Turn, Shown]], summary: str) -> list[Fix]:

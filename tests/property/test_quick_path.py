@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from strategies import SCALE, TOOLS, healthy_histories, issued, perturbed_histories, policies
 
 from reknit.pipeline import normalize
+from reknit.pipeline.history import History
 from reknit.pipeline.history.valid_runs import ValidRun
 from reknit.pipeline.providers.bedrock_converse import writer as converse
 from reknit.pipeline.registry import TARGETS
@@ -86,23 +87,28 @@ def _thought(provider):
 _ISSUERS = ["", "anthropic", "bedrock-converse", "gemini", "openai-chat", "openai-responses"]
 
 
+_DEFECTS = ("block lost", "message lost", "blank", "repeated", "reversed", "stray", "late")
+
+
 @st.composite
-def histories_with_broken_places(draw):
+def histories_with_broken_places(draw, rounds=(3, 16), count=(1, 3), defects=_DEFECTS, different=(100,)):
     """Valid histories that are long enough for every call to expire, with a few defects."""
     issuers = draw(st.lists(st.sampled_from(_ISSUERS), max_size=2))
     messages = [{"role": "user", "content": [_text("begin")]}]
-    for number in range(draw(st.integers(3, 16))):
-        calls = [f"call_{number}_{at}" for at in range(draw(st.integers(0, 2)))]
+    # Some programs number the calls of each turn, so ids come again.
+    different = draw(st.sampled_from(different))
+    for number in range(draw(st.integers(*rounds))):
+        calls = [f"call_{number % different}_{at}" for at in range(draw(st.integers(0, 2)))]
         said = [_text("well")] if not calls or draw(st.booleans()) else []
         asked = [_text("go on")] if not calls or draw(st.booleans()) else []
         thoughts = [_thought(draw(st.sampled_from(issuers)))] if issuers and draw(st.booleans()) else []
         messages.append({"role": "assistant", "content": [*thoughts, *said, *map(_call, calls)]})
         messages.append({"role": "user", "content": [*map(_result, calls), *asked]})
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(*count))):
         at = draw(st.integers(0, len(messages) - 1))
         content = messages[at]["content"]
         place = draw(st.integers(0, len(content)))
-        defect = draw(st.sampled_from(["block lost", "message lost", "blank", "repeated", "reversed", "stray", "late"]))
+        defect = draw(st.sampled_from(defects))
         if defect == "message lost" and len(messages) > 1:
             del messages[at]
         elif defect == "repeated":
@@ -120,6 +126,28 @@ def histories_with_broken_places(draw):
 @given(messages=histories_with_broken_places(), policy=policies, tools=st.sampled_from([[], TOOLS]))
 def test_runs_around_broken_places_give_the_same_request(target, messages, policy, tools):
     assert_same_without_quick_path(messages, target, policy, {"tools": tools} if tools else NO_HEAD)
+
+
+_LOSSES = ("block lost", "block lost", "message lost", "message lost", *_DEFECTS)
+
+
+@pytest.mark.parametrize("target", ["anthropic", "bedrock-converse", "openai-chat", "openai-responses", "claude-cli"])
+@settings(max_examples=60 * SCALE, deadline=None)
+@given(
+    messages=histories_with_broken_places(rounds=(8, 30), count=(2, 12), defects=_LOSSES, different=(100, 7)),
+    policy=policies,
+)
+def test_many_lost_results_give_the_same_request(target, messages, policy):
+    assert_same_without_quick_path(messages, target, policy)
+
+
+@settings(max_examples=60 * SCALE, deadline=None)
+@given(
+    messages=histories_with_broken_places(rounds=(8, 24), count=(2, 12), defects=_LOSSES, different=(100, 7)),
+    policy=policies,
+)
+def test_incremental_requests_with_many_lost_results_equal_the_whole_one(messages, policy):
+    Kit("anthropic", policy).incremental(messages)
 
 
 def in_geminis_shape(messages, has_id=lambda _: True, name_of=lambda _: "read"):
@@ -335,6 +363,59 @@ def test_the_quick_path_resumes_after_a_repair(monkeypatch, between, taken):
     )
     normalize([*HELLO, *between, *HELLO[1:]])
     assert skipped == taken
+
+
+def _answer(call):
+    return {"role": "user", "content": [_result(call)]}
+
+
+def one_call(number, *answered):
+    call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {}}
+    return [{"role": "assistant", "content": [_text("well"), call]}, *answered]
+
+
+@pytest.mark.parametrize(
+    ("each_round", "taken_singly"),
+    [
+        # The message with the result is lost, so the call is one message with the next one.
+        (
+            lambda at: [
+                *one_call(f"{at}_a"),
+                *one_call(f"{at}_b", _answer(f"toolu_{at}_b")),
+            ],
+            3,
+        ),
+        # The user speaks over the call.
+        (lambda at: one_call(at, HELLO[0]), 2),
+        # One of two results is lost.
+        (
+            lambda at: [
+                {"role": "assistant", "content": [_call(f"a_{at}"), _call(f"b_{at}")]},
+                _answer(f"b_{at}"),
+            ],
+            2,
+        ),
+    ],
+)
+def test_runs_between_lost_results_are_taken_in_one_pass(monkeypatch, each_round, taken_singly):
+    appended = []
+    append = History.append
+    monkeypatch.setattr(History, "append", lambda history, turn: appended.append(turn) or append(history, turn))
+    rounds = 20
+    messages = [HELLO[0], *(message for at in range(rounds) for message in [*each_round(at), *HELLO[1:7]])]
+    done = normalize(messages)
+    assert [fix.code for fix in done.fixes].count("result_synthesised") == rounds
+    # The last eight exchanges may still get their results.
+    assert len(appended) <= (rounds - 3) * taken_singly + 3 * (taken_singly + 6)
+
+
+@pytest.mark.parametrize("later", range(4, 22, 2))
+@pytest.mark.parametrize("late_result", ["drop", "turn", "replace"])
+@pytest.mark.parametrize("again", ["toolu_a", "toolu_b"])
+def test_a_result_that_comes_while_a_lost_one_could_come_is_repaired_alike(again, late_result, later):
+    messages = [HELLO[0], *one_call("a", HELLO[0]), *one_call("b", _answer("toolu_b")), *HELLO[1:], *HELLO, *HELLO]
+    messages.insert(later, _answer(again))
+    assert_same_without_quick_path([*messages, *one_call("c"), *HELLO * 3], "anthropic", {"late_result": late_result})
 
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
