@@ -148,7 +148,7 @@ class History:
         if self._earlier_calls is not None:
             self._earlier_calls.add(turn)
         self._settle_exchanges()
-        if self._early:
+        if self._early and self._early[0].due <= self.number:
             self._release_early(book)
         return book.fixes[before:]
 
@@ -192,9 +192,7 @@ class History:
 
     def _settles_by(self, exchange: Exchange, number: int) -> bool:
         """Return True if an exchange settles while ``number`` is reached, in the same way whatever comes."""
-        if any(type(piece.block) is Unknown for piece in exchange.assistant):
-            return False
-        if not (exchange is self.exchanges[0] or self._firm(exchange)):
+        if exchange.has_unknown or not (exchange is self.exchanges[0] or self._firm(exchange)):
             return False
         return (
             exchange.sealed or exchange.answered or self._is_old(exchange, number) or self._is_never_answered(exchange)
@@ -385,7 +383,6 @@ class History:
 
     def _add_assistant_piece(self, exchange: Exchange, piece: TrackedBlock, turn: Turn) -> None:
         call = piece.block
-        self.referred = self.referred or (isinstance(call, Unknown) and call.kind == REFERENCE)
         if isinstance(call, ToolUse):
             if exchange.has_asked(call, turn):
                 self._book.drop("call_repeated", piece)
@@ -398,6 +395,8 @@ class History:
             exchange.calls.append(Call(at=len(exchange.assistant), original=call.id))
             if final != call.id:
                 piece = self._under_id(final, piece, structs.replace(call, id=final), made=made)
+        elif isinstance(call, Unknown) and call.kind == REFERENCE:
+            self.referred = True
         exchange.assistant.append(piece)
 
     def _under_id(self, final: str, piece: TrackedBlock, block: Block, *, made: bool) -> TrackedBlock:
@@ -625,7 +624,22 @@ class History:
         book = self._book
         if self._early:
             self._book = self._early[-1].book
-        self._settle_first_exchanges()
+        while self.exchanges:
+            first = self.exchanges[0]
+            if not first.sealed and not self._seal(first):
+                break
+            if len(self.exchanges) == 1:
+                break
+            second = self.exchanges[1]
+            if not self._firm(second):
+                if not (second.closed and self._expired(second)):
+                    break
+                if not self._give_up(second):
+                    continue
+            if self._may_be_replaced(first):
+                break
+            self._emit_user(first)
+            del self.exchanges[0]
         self._book = book
 
     def _release_early(self, book: FixLog) -> None:
@@ -634,24 +648,6 @@ class History:
             early = self._early.pop(0).book
             book.fixes += early.fixes
             book.dropped += early.dropped
-
-    def _settle_first_exchanges(self) -> None:
-        while self.exchanges:
-            first = self.exchanges[0]
-            if not first.sealed and not self._seal(first):
-                return
-            if len(self.exchanges) == 1:
-                return
-            second = self.exchanges[1]
-            if not self._firm(second):
-                if not (second.closed and self._expired(second)):
-                    return
-                if not self._give_up(second):
-                    continue
-            if self._may_be_replaced(first):
-                return
-            self._emit_user(first)
-            del self.exchanges[0]
 
     def _firm(self, exchange: Exchange) -> bool:
         goes = self.policy.missing_result == "drop" and self._book.makes("call_unanswered")
@@ -667,21 +663,22 @@ class History:
         """Settle the first exchange's assistant turn if it can be; its user turn may still grow."""
         if not exchange.closed:
             return False
-        if not (exchange.answered or self._expired(exchange)):
-            return False
         if not exchange.answered:
+            if not self._expired(exchange):
+                return False
             if not (self._is_old(exchange, self.number) or self._is_sent(exchange)):
                 self._book = FixLog(observed=self.structure.observed)
                 self._early.append(EarlyFixes(exchange.number + self._patience, self._book))
             if not self._give_up(exchange):
                 return True
         running, may_come = in_flight(self.exchanges, 0, self.structure)
-        is_answered = exchange.number <= self.last_answered
-        if may_come and not (self._is_old(exchange, self.number) or is_answered):
-            return False
-        if is_answered or is_called_by_code(exchange):
-            # Sent requests have these calls. Without the call of the code, the calls that it made would have no maker.
-            running |= may_come
+        if may_come:
+            is_answered = exchange.number <= self.last_answered
+            if not (self._is_old(exchange, self.number) or is_answered):
+                return False
+            if is_answered or is_called_by_code(exchange):
+                # Sent requests have these calls. Without the call of the code, the calls that it made have no maker.
+                running |= may_come
         self._emit(assistant_messages(exchange, self.structure, self.changed, self._book, running=running))
         for call in exchange.calls:
             self._settle_call(exchange, call)

@@ -110,10 +110,11 @@ class Exchange(Struct, omit_defaults=True, dict=True):
 
     def stays_apart(self, said: Sequence[TrackedBlock], turn: Turn, structure: Structure) -> bool:
         """Return True if the assistant's next content, in a turn, is a message of its own next to the last one."""
+        if "assistant" not in structure.neighbours:
+            return False
         new = [piece for piece in said if not self.has_asked(piece.block, turn)] or said
         if (
-            "assistant" not in structure.neighbours
-            or is_reasoning(self.assistant[-1])
+            is_reasoning(self.assistant[-1])
             or is_paused_by(self.assistant[-1], structure)
             or not any(can_be_alone(piece, structure) for piece in new)
             or not self._last_message_stays(structure)
@@ -191,12 +192,21 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     def answered(self) -> bool:
         """True if every call has a real result."""
         calls = self.calls
-        # Most turns have one call, and mostly the first call of others is answered last or first.
+        # Most turns have one call: the index costs four calls.
         return not calls or (calls[0].real and (len(calls) == 1 or self._index.answered))
 
     def was_answered_by(self, turn: Turn) -> bool:
         """Return True if the last thing that the user sent is a result, and came in this turn."""
         return bool(self.results) and not self.user and self.results[-1].turn == turn.index
+
+    @property
+    def has_unknown(self) -> bool:
+        """True if the assistant turn has a block of a type that only its provider has."""
+        # A generator would cost a call for each block.
+        for piece in self.assistant:  # noqa: SIM110
+            if type(piece.block) is Unknown:
+                return True
+        return False
 
     @property
     def closed(self) -> bool:
@@ -279,7 +289,8 @@ def waiting_call(exchanges: Sequence[Exchange], original: str, *, by_name: bool)
 def is_reasoning(piece: TrackedBlock) -> bool:
     """True if a piece is thinking, readable or not; an item of that type, which came among other blocks, is too."""
     block = piece.block
-    return isinstance(block, (Thinking, RedactedThinking)) or (isinstance(block, Unknown) and block.kind == "reasoning")
+    kind = type(block)
+    return kind is Thinking or kind is RedactedThinking or (isinstance(block, Unknown) and block.kind == "reasoning")
 
 
 def can_be_alone(piece: TrackedBlock, structure: Structure) -> bool:
@@ -288,6 +299,8 @@ def can_be_alone(piece: TrackedBlock, structure: Structure) -> bool:
     Reasoning may only be if it is the target's own and the target accepts that. A block of another provider, or a
     breakpoint, has no content for the target.
     """
+    if type(piece.block) is Text or type(piece.block) is ToolUse:
+        return True
     if isinstance(piece.block, Unknown) and not is_reasoning(piece):
         return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
     if not is_reasoning(piece) or "reasoning_alone" in structure.observed:

@@ -56,18 +56,16 @@ class KnownTurns:
         if exchange.number == self._last_expired:
             return True
         results, called = self._read()
-        start = len(self._turns)
         for call in exchange.calls:
-            if call.original not in called or (call.result < 0 and call.original in results):
+            if call.result < 0 and call.original in results:
                 return False
-            start = min(start, called[call.original])
         # Before the next unclear turn, each call and each result has an id that no other one has.
-        place = bisect_left(self._unclear, start)
-        end = self._unclear[place] if place < len(self._unclear) else len(self._turns)
+        start = called.get(exchange.calls[0].original, 0)
+        end = self._unclear[bisect_left(self._unclear, start)]
         first, last = bisect_left(self._starts, turns), bisect_right(self._ends, end)
         if first >= last or self._numbers[last] - self._numbers[first] < missing:
             return False
-        if any(type(piece.block) is Unknown for piece in exchange.assistant):
+        if exchange.has_unknown:
             return False
         self._last_expired = exchange.number
         return True
@@ -97,6 +95,7 @@ class KnownTurns:
                     is_unclear = True
             if is_unclear:
                 self._unclear.append(at)
+        self._unclear.append(len(self._turns))
         self._found = results, called
         return self._found
 

@@ -275,5 +275,5 @@ def _parted(pieces: Sequence[TrackedBlock], starts: Sequence[Start]) -> list[lis
 
 
 def _message(role: Role, pieces: list[TrackedBlock], identity: str | None, changed: set[int]) -> Message:
-    touched = frozenset(changed.intersection(piece.turn for piece in pieces)) if changed else frozenset()
+    touched = frozenset(changed.intersection([piece.turn for piece in pieces])) if changed else frozenset()
     return Message(role, pieces, identity, touched)

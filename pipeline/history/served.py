@@ -73,7 +73,7 @@ def in_flight(
     ``drops``: calls without a result are left out. ``ended``: nothing follows.
     """
     exchange = exchanges[at]
-    if not (structure.paused_by and _has_call(exchange, drops=drops)):
+    if not (structure.paused_by and exchange.has_unknown and _has_call(exchange, drops=drops)):
         return _NONE, _NONE
     made, _ = unpaired(exchange.assistant, (), structure.paused_by)
     if not made:
