@@ -5,8 +5,9 @@ Where the next turns are known, and none of them has it, the exchange settles at
 taken in one pass. The result is the same as turn by turn: the fixes of an exchange that settles early are due when it
 would have settled.
 
-Measured with a history in which each of 25 rounds has lost a result, on ``anthropic``: 6.3 times the time of a plain
-history of the same size without this, 4.4 times with it.
+Measured on ``anthropic`` with histories in which each of 25 rounds has lost a result, relative to a plain history of
+the same size: 5.9 times the time without this and 2.8 with it where the user speaks over the call, 6.5 and 4.2 where
+the next message is the assistant's, since repair then joins two messages.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class KnownTurns:
         # Most histories have no call without a result, so the turns are only read once there is one.
         self._found: tuple[set[str], dict[str, int]] | None = None
         self._unclear: list[int] = []
-        self._last_expired = 0
+        self._expiring: dict[int, bool] = {}  # by the exchange's number
 
     def expires(self, exchange: Exchange, missing: int, turns: int) -> bool:
         """Return True if an exchange certainly settles without more results.
@@ -52,9 +53,13 @@ class KnownTurns:
             missing: how many more exchanges and user turns are counted until it settles.
             turns: the number of turns that have been taken.
         """
-        # A run asks whether the exchange before it settles, and the exchange asks once more when it does.
-        if exchange.number == self._last_expired:
-            return True
+        # Each turn asks about an exchange that waits, and the turns to come are known from the first time on.
+        found = self._expiring.get(exchange.number)
+        if found is None:
+            found = self._expiring[exchange.number] = self._expires(exchange, missing, turns)
+        return found
+
+    def _expires(self, exchange: Exchange, missing: int, turns: int) -> bool:
         results, called = self._read()
         for call in exchange.calls:
             if call.result < 0 and call.original in results:
@@ -65,10 +70,7 @@ class KnownTurns:
         first, last = bisect_left(self._starts, turns), bisect_right(self._ends, end)
         if first >= last or self._numbers[last] - self._numbers[first] < missing:
             return False
-        if exchange.has_unknown:
-            return False
-        self._last_expired = exchange.number
-        return True
+        return not exchange.has_unknown
 
     def _read(self) -> tuple[set[str], dict[str, int]]:
         """Return the ids of all results, and for the id of each call the index of the first turn that has it.

@@ -59,6 +59,21 @@ def without_results(history, places):
     return [message for at, message in enumerate(history) if at not in lost]
 
 
+def with_words_for_results(history, places):
+    """Return a history in which the user says something instead of giving these results."""
+    said = {"role": "user", "content": [{"type": "text", "text": "No, look at the other file first. " * 16}]}
+    spoken_over = {place + 2 for place in places}
+    return [said if at in spoken_over else message for at, message in enumerate(history)]
+
+
+def without_one_of_several(history, places):
+    """Return a history with parallel calls without the second of the results of each of these rounds."""
+    made = histories.of_kind(history, "parallel calls")
+    for place in places:
+        del made[place + 2]["content"][1]
+    return made
+
+
 def with_stray_results(history, places):
     """Return a history in which results without a call precede these results."""
     made = copy.deepcopy(history)
@@ -77,6 +92,8 @@ def documents(target):
     made["one stray"] = with_stray_results(plain, rounds[12:13])
     made["strays"] = with_stray_results(plain, rounds)
     made["broken"] = without_results(plain, rounds)
+    made["spoken over"] = with_words_for_results(plain, rounds)
+    made["part lost"] = without_one_of_several(plain, rounds)
     documents = {kind: HEAD | {"messages": messages} for kind, messages in made.items()}
     if target in NATIVE:
         root, model, written = NATIVE[target]

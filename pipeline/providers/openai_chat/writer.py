@@ -243,7 +243,7 @@ class _Spoken(Struct):
     @property
     def is_list(self) -> bool:
         """Return True if the content has parts."""
-        return len(self.content) > 1 or any(isinstance(block, Thinking) for block in self.content)
+        return len(self.content) > 1 or (bool(self.content) and isinstance(self.content[0], Thinking))
 
 
 def _sorted(pieces: Sequence[TrackedBlock], *, in_content: bool) -> _Spoken:
@@ -273,19 +273,24 @@ def _call(use: ToolUse) -> dict[str, Any]:
 
 def _by_results(pieces: Sequence[TrackedBlock]) -> tuple[list[TrackedBlock], list[TrackedBlock]]:
     """The results among the pieces, and the other pieces."""
-    results = [piece for piece in pieces if isinstance(piece.block, ToolResult)]
-    return results, [piece for piece in pieces if not isinstance(piece.block, ToolResult)]
+    results: list[TrackedBlock] = []
+    others: list[TrackedBlock] = []
+    for piece in pieces:
+        (results if type(piece.block) is ToolResult else others).append(piece)
+    return results, others
 
 
 def _in_order_of(results: list[TrackedBlock], waiting: Sequence[Waiting]) -> list[TrackedBlock]:
     """The results in the order of the calls that wait for them; those of other calls last."""
+    if not waiting:
+        return results
     places = {one.id: at for at, one in enumerate(waiting)}
 
     def place(piece: TrackedBlock) -> int:
         assert isinstance(piece.block, ToolResult)  # noqa: S101  the caller looked
         return places.get(piece.block.tool_use_id, len(places))
 
-    return sorted(results, key=place) if waiting else results
+    return sorted(results, key=place)
 
 
 def _answer(piece: TrackedBlock, options: MessageOptions) -> dict[str, Any]:
