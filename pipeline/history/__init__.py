@@ -11,8 +11,8 @@ decides what is repaired.
 After each turn, everything before the earlier of these is settled: the last turn, which may still grow, and the first
 exchange with a call that has no real result yet, if it is among the last ``policy.open_exchanges``. A request renders
 the open exchanges as if nothing followed (``open_messages``), without changing them. A whole history is repaired by the
-same steps, so both ways give the same result. There, an exchange whose results never come settles as soon as an assistant
-turn follows it (``never_answered``), and only its fixes wait.
+same steps, so both ways give the same result. In a whole history, an exchange whose results never come settles as soon
+as an assistant turn follows it (``never_answered``), and only its fixes wait.
 
 More results of one call, and results of calls that have settled without one, are late (``policy.late_result``). A
 result is shown once an assistant turn follows it. One that is not shown yet may be replaced, so its exchange does not
