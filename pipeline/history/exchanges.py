@@ -202,11 +202,7 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     @property
     def has_unknown(self) -> bool:
         """True if the assistant turn has a block of a type that only its provider has."""
-        # A generator would cost a call for each block.
-        for piece in self.assistant:  # noqa: SIM110
-            if type(piece.block) is Unknown:
-                return True
-        return False
+        return Unknown in [type(piece.block) for piece in self.assistant]
 
     @property
     def closed(self) -> bool:
