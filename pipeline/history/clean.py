@@ -18,7 +18,6 @@ from reknit.pipeline.history.exchanges import is_reasoning
 from reknit.pipeline.history.pieces import STRIPPED, FixLog, Speaker, TrackedBlock, block_path, changes_tools, is_blank
 from reknit.pipeline.history.wrapped_inputs import object_input
 from reknit.pipeline.model import (
-    Block,
     Document,
     Image,
     Own,
@@ -83,7 +82,9 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
     speaker: Speaker = "assistant" if turn.role == "assistant" else "user"
     runs: list[SpeakerRun] = []
     removed = 0
-    blank_stays = turn.role in structure.blank and all(map(_is_blank_text, turn.blocks))
+    blank_stays = turn.role in structure.blank and all(
+        is_blank(TrackedBlock(block, turn.index, "")) for block in turn.blocks
+    )
     cut_at = _cut_place(turn) if turn.incomplete and structure.cut_text != "keep" else -1
     for at, block in enumerate(turn.blocks):
         came = TrackedBlock(block, turn.index, block_path(turn, at))
@@ -119,14 +120,10 @@ def clean(turn: Turn, policy: Policy, structure: Structure, book: FixLog, change
     return runs
 
 
-def _is_blank_text(block: Block) -> bool:
-    return type(block) is Text and (not block.text or block.text.isspace())
-
-
 def _cut_place(turn: Turn) -> int:
     """Return the index of the turn's last block with content, the text that was cut off; -1 if there is none."""
     places = (at for at in reversed(range(len(turn.blocks))) if isinstance(turn.blocks[at], Text))
-    return next((at for at in places if not _is_blank_text(turn.blocks[at])), -1)
+    return next((at for at in places if not is_blank(TrackedBlock(turn.blocks[at], turn.index, ""))), -1)
 
 
 def _without_end(piece: TrackedBlock, structure: Structure, book: FixLog) -> TrackedBlock | None:

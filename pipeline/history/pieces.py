@@ -161,8 +161,7 @@ def part_of_result(piece: TrackedBlock, part: Any, at: int) -> TrackedBlock:  # 
 
 def is_blank(piece: TrackedBlock) -> bool:
     """Return True if a piece is a text that says nothing."""
-    block = piece.block
-    return type(block) is Text and (not block.text or block.text.isspace())
+    return isinstance(piece.block, Text) and not piece.block.text.strip()
 
 
 def is_item(piece: TrackedBlock) -> bool:
