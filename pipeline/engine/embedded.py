@@ -3,7 +3,8 @@
 It has no transactions, so workers run at-least-once on it. It refuses InitProducerId (error -1), so producers on it are
 not idempotent (``pipeline/kafka/sending.py``). It answers a group's join only after about half the
 rebalance timeout: ``TUNING`` keeps that at five seconds. A fetch that finds nothing is answered after half its wait,
-even if records arrive in the meantime, so that is short too. The broker keeps no data when it ends.
+even if records arrive in the meantime, so that is short too. The end that it gives for a partition is the offset
+after the first record of the last batch. The broker keeps no data when it ends.
 """
 
 from __future__ import annotations

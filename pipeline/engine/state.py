@@ -224,7 +224,9 @@ async def restore(
     """Pass every record of a changelog to ``apply``, oldest first; a value of None deletes the key.
 
     The end of the read is a position, not the last record: a log may end in transaction markers, and positions pass
-    them. The next source offset is in the changelog too, written in the same transaction as the state, so both agree.
+    them. The next source offset is in the changelog too, written in the same transaction or record batch as the state,
+    so both agree. The read therefore never ends within a batch. Without transactions the end that the broker gave may
+    be within one (the embedded broker), or before a request of a former owner that was on its way.
 
     ``start`` returns where to begin, between the log's first offset and its end. ``on_progress`` is called after the
     records before an offset, with that offset, the next source offset, the format and the position's mark, if they
@@ -280,7 +282,8 @@ async def _read_to(
     state_format, mark = 1, UNMARKED
     count, reached, moved_at = 0, -1, clock.monotonic()
     record_bytes = float(_HELD_BYTES)  # recent size of a record; it adapts to smaller ones in steps
-    while (at := await asyncio.wait_for(reader.position(changelog), patience)) < end:
+    is_whole = True  # the record of the position ends a batch
+    while (at := await asyncio.wait_for(reader.position(changelog), patience)) < end or not is_whole:
         if at > reached:
             reached, moved_at = at, clock.monotonic()
         elif clock.monotonic() - moved_at > patience:
@@ -289,9 +292,12 @@ async def _read_to(
             )
         most = max(1, int(_HELD_BYTES / record_bytes))
         records = (await reader.getmany(changelog, timeout_ms=_POLL_MS, max_records=most)).get(changelog, ())
+        if at >= end and not records:
+            break  # a client has the whole batch in memory, so this state has no position: another program wrote it
         count += len(records)
         if records:
             record_bytes = max(fetched_size(records) / len(records), record_bytes / 2)
+            is_whole = records[-1].key == POSITION
         try:
             for record in records:
                 if record.key == POSITION:

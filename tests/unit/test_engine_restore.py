@@ -93,6 +93,33 @@ async def test_when_records_become_larger_one_read_holds_a_fetch_and_the_next_on
     assert (most <= 21 * MIB, max(others) <= 12 * MIB) == (True, True), changelog.held
 
 
+def with_end(monkeypatch, changelog, end):
+    async def given(_places):
+        return {PLACE: end}
+
+    monkeypatch.setattr(changelog, "end_offsets", given)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("first", range(1, 12))
+async def test_a_read_never_ends_within_a_batch(monkeypatch, first, after):
+    """A broker gives the end before the last batch, or after its first record. Reads have 1, 2, 4 and more records."""
+    changelog = Changelog([b"1"] * first, fetched=MIB)
+    with_end(monkeypatch, changelog, len(changelog.records) + after)
+    rows = [*((b"k%d" % at, b"2") for at in range(9)), (POSITION, position_value(11, 2))]
+    changelog.records += [SimpleNamespace(key=key, value=value, headers=()) for key, value in rows]
+    given, restored = await read(monkeypatch, changelog)
+    values, whole = [value for _, value in given], [b"1"] * first + [b"2"] * 9
+    assert (values, restored.position) in ([(whole, 11)] if after else [([b"1"] * first, 7), (whole, 11)])
+
+
+async def test_state_without_a_position_is_read_to_its_end(monkeypatch):
+    changelog = Changelog([b"1"] * 5, fetched=MIB)
+    del changelog.records[-1]
+    given, restored = await read(monkeypatch, changelog)
+    assert (len(given), restored.position) == (5, None)
+
+
 async def test_a_broker_that_does_not_answer_ends_the_read(monkeypatch):
     changelog = Changelog([], fetched=MIB)
     changelog.start = asyncio.Event().wait
