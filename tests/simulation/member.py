@@ -13,6 +13,7 @@ from aiokafka.errors import (
     IllegalStateError,
     KafkaConnectionError,
     KafkaError,
+    MemberIdRequired,
     OffsetOutOfRangeError,
     RebalanceInProgressError,
     RequestTimedOutError,
@@ -55,6 +56,7 @@ class SimConsumer:
         self._rebalance_seconds = options["rebalance_timeout_ms"] / 1000
         self.generation, self._name = _NONE, None
         self._places, self._positions, self._limits = set(), {}, {}
+        self._claim = _NONE  # the last generation that assigned partitions
         self._rejoin, self._is_rebalancing = asyncio.Event(), True
         self._data, self._coordination = {}, {}
         self.watch = lambda: lambda: None
@@ -80,8 +82,8 @@ class SimConsumer:
             await self._listener.on_partitions_revoked(set(self._places))  # heartbeats continue meanwhile
             if beats is not None:
                 beats.cancel()
-            self._name, self.generation, places = await self._join()
-            self._rejoin.clear()
+            places = await self._join()
+            self._claim = self.generation
             self._places, self._positions = {TopicPartition(*place) for place in places}, {}
             self._is_rebalancing = False
             await self._listener.on_partitions_assigned(set(self._places))  # without heartbeats
@@ -89,19 +91,41 @@ class SimConsumer:
             await self._rejoin.wait()
 
     async def _join(self):
+        """Join and sync until both succeed; return the assigned partitions."""
         while True:
-            answer = self._loop.create_future()
-
-            def joined(*found, answer=answer):
-                self._loop.on(self._node, self._network.latency(), lambda: answer.done() or answer.set_result(found))
-
-            request = (self._name, self._session_seconds, self._rebalance_seconds, joined)
             try:
-                await self._network.call(self._coordination, "JoinGroup", self._group.join, *request)
-                async with asyncio.timeout(self._rebalance_seconds + 5):
-                    return await answer
+                joined = await self._wait_for("JoinGroup", self._group.join, self._name, *self._options())
+                self.generation = joined.generation
+                shares = self._group.shares() if joined.leader == self._name else {}
+                self._rejoin.clear()
+                return await self._wait_for("SyncGroup", self._group.sync, self._name, self.generation, shares)
+            except MemberIdRequired as error:
+                (self._name,) = error.args
+                continue
+            except (UnknownMemberIdError, IllegalGenerationError):
+                self._reset()
             except (KafkaError, TimeoutError):
-                await asyncio.sleep(_RETRY_SECONDS)
+                pass
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _options(self):
+        # The engine's assignor sends a claim that changes with each assignment.
+        return self._session_seconds, self._rebalance_seconds, self._claim
+
+    async def _wait_for(self, kind, work, *args):
+        """Send a request whose answer waits for other members, and return the answer."""
+        answer = self._loop.create_future()
+
+        def settle(result, error):
+            if not answer.done():
+                answer.set_exception(error) if error else answer.set_result(result)
+
+        def reply(result, error):
+            self._loop.on(self._node, self._network.latency(), settle, result, error)
+
+        await self._network.call(self._coordination, kind, work, *args, reply)
+        async with asyncio.timeout(self._rebalance_seconds + 5):
+            return await answer
 
     async def _beat(self):
         while self._name is not None:

@@ -27,7 +27,6 @@ LIMIT_SECONDS = 240.0
 _BETWEEN_STARTS = 0.3
 _LOOK_EVERY = 50  # callbacks
 _STARVED_SECONDS = 3.0
-REBALANCE_SECONDS = 6.0
 
 
 class World:
@@ -145,7 +144,7 @@ class World:
 
     def _rebalance(self, fault):
         self._note(fault)
-        self.cluster.group.rebalance(REBALANCE_SECONDS)
+        self.cluster.group.rebalance()
 
     def _outage(self, fault):
         self._note(fault)
