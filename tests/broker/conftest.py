@@ -54,7 +54,8 @@ def kafka_is_there():
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory, kafka_is_there):
     """A real Apache Kafka for the whole run."""
-    server = kafka_broker.Broker(tmp_path_factory.mktemp("kafka"), heap="768m")
+    # The cleaner looks for segments to compact as often as tests of compaction wait for it; by default every 15 s.
+    server = kafka_broker.Broker(tmp_path_factory.mktemp("kafka"), heap="768m", log_cleaner_backoff_ms="500")
     server.start()
     try:
         yield server

@@ -63,13 +63,17 @@ class Log:
     def records(self, *, committed):
         return self.read(self.start, committed=committed)[0]
 
-    def compact(self):
-        """Keep the newest committed record of each key before the last stable offset, and everything after it."""
-        lso, newest = self.lso, {}
+    def compact(self, before=10**9):
+        """Keep the newest committed record of each key before an offset, and everything after it.
+
+        The offset is at most the last stable one. A broker compacts whole segments, and never the newest one.
+        """
+        before, newest = min(before, self.lso), {}
         for entry in self.entries:
-            if entry.offset < lso and not entry.marker and not entry.aborted:
+            if entry.offset < before and not entry.marker and not entry.aborted:
                 newest[entry.key] = entry.offset
-        self._keep([e for e in self.entries if e.offset >= lso or (not e.marker and newest.get(e.key) == e.offset)])
+        kept = set(newest.values())
+        self._keep([entry for entry in self.entries if entry.offset >= before or entry.offset in kept])
 
     def expire(self, before):
         """Remove records before an offset, as retention does."""
