@@ -1,6 +1,7 @@
 """The simulation's model of compaction leaves the same records as a real broker after the same random writes.
 
-A broker never compacts its newest segment, so a record begins a further one at the end. The times of records decide
+A broker compacts neither its newest segment nor the one with the last stable offset, so a record begins a further segment
+at the end. The times of records decide
 where segments begin.
 """
 
@@ -73,14 +74,17 @@ class Partition:
         """Compact the model up to the segment that has the last stable offset, or the newest one."""
         self.log.compact(max(first for first in self._segments if first <= self.log.lso))
 
+    async def _end(self):
+        return (await self._reader.end_offsets([self.place]))[self.place]
+
     async def end_transaction(self, producer, *, commit):
         await (producer.client.commit_transaction() if commit else producer.client.abort_transaction())
         piece, producer.piece = producer.piece, None
         piece.status = "committed" if commit else "aborted"
         del self.log.open[producer.tid]
         self.log.append(MARKER, piece, 0.0, marker=True)
-        async with asyncio.timeout(60):  # a broker answers before it writes the marker
-            while (await self._reader.end_offsets([self.place]))[self.place] < self.log.end:  # noqa: ASYNC110  asked of a broker
+        async with asyncio.timeout(LIMIT_SECONDS):  # a broker answers before it writes the marker
+            while await self._end() < self.log.end:  # noqa: ASYNC110  asked of a broker
                 await asyncio.sleep(0.01)
 
 
@@ -101,57 +105,59 @@ async def run_commands(partition, producers, draw):
             await partition.write(producer, rows, in_new_segment=draw.random() < 0.4)
 
 
-async def contents(bootstrap, partition, *, committed):
-    """Return what a reader gets: offsets, keys and values."""
-    async with harness.reader(bootstrap, "read_committed" if committed else "read_uncommitted") as reader:
-        place, found = partition.place, []
-        reader.assign([place])
-        await reader.seek_to_beginning(place)
-        end = (await reader.end_offsets([place]))[place]
-        while await reader.position(place) < end:
-            found += (await reader.getmany(place, timeout_ms=100)).get(place, [])
-    return [(record.offset, record.key, record.value) for record in found]
-
-
-def rows_of(log, *, committed):
-    return [(entry.offset, entry.key, entry.value) for entry in log.records(committed=committed)]
-
-
-async def check_compaction(bootstrap, partition):
-    """Until it has compacted, a broker has more than the model, but never less, and nothing that was not written."""
-    levels = (False, True)
-    written = {committed: rows_of(partition.log, committed=committed) for committed in levels}
-    partition.compact()
-    kept = {committed: rows_of(partition.log, committed=committed) for committed in levels}
-    deadline = time.monotonic() + LIMIT_SECONDS
-    for committed in levels:
-        while (found := await contents(bootstrap, partition, committed=committed)) != kept[committed]:
-            assert set(kept[committed]) <= set(found) <= set(written[committed])
-            if time.monotonic() > deadline:
-                assert found == kept[committed]
-            await asyncio.sleep(0.1)
-
-
-async def check(bootstrap, partition, producers, seed):
-    draw = random.Random(seed)  # noqa: S311  test data
-    await run_commands(partition, producers, draw)
-    plain = producers[0]
-    await partition.write(plain, [(b"first end", b"")], in_new_segment=True)
-    await check_compaction(bootstrap, partition)
+async def end_transactions(partition, producers, draw):
     for producer in producers:
         if producer.piece is not None:
             await partition.end_transaction(producer, commit=draw.random() < 0.5)
-    await partition.write(plain, [(b"second end", b"")], in_new_segment=True)
-    await check_compaction(bootstrap, partition)
+
+
+def contents(partitions, *, committed):
+    """Return what readers of the model get from each partition: offsets, keys and values."""
+    return [[(e.offset, e.key, e.value) for e in each.log.records(committed=committed)] for each in partitions]
+
+
+async def real_contents(bootstrap, topic, *, committed):
+    isolation = "read_committed" if committed else "read_uncommitted"
+    found = await harness.read_all(bootstrap, topic, PARTITIONS, isolation)
+    return [[(record.offset, record.key, record.value) for record in records] for records in found]
+
+
+async def check_compaction(bootstrap, topic, partitions):
+    """Until it has compacted, a broker has more than the model, but never less, and nothing that was not written."""
+    written = {committed: contents(partitions, committed=committed) for committed in (False, True)}
+    for partition in partitions:
+        partition.compact()
+    deadline = time.monotonic() + LIMIT_SECONDS
+    for committed, before in written.items():
+        kept = contents(partitions, committed=committed)
+        while (found := await real_contents(bootstrap, topic, committed=committed)) != kept:
+            for least, some, most in zip(kept, found, before, strict=True):
+                assert set(least) <= set(some) <= set(most)
+            if time.monotonic() > deadline:
+                assert found == kept
+            await asyncio.sleep(0.1)
+
+
+async def in_all(partitions, producers, draws, work):
+    """Do the work in all partitions, then write the first record of a further segment to each."""
+    async with asyncio.TaskGroup() as tasks:
+        for args in zip(partitions, producers, draws, strict=True):
+            tasks.create_task(work(*args))
+    for partition, (plain, *_) in zip(partitions, producers, strict=True):
+        await partition.write(plain, [(b"after %s" % work.__name__.encode(), b"")], in_new_segment=True)
 
 
 async def test_the_model_of_compaction_leaves_what_the_broker_leaves(broker, prefix):
     topic = f"{prefix}compacted"
     await harness.make_topics(broker.bootstrap, [topic], PARTITIONS, **CONFIG)
-    async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+    async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(harness.reader(broker.bootstrap, "read_uncommitted"))
-        for number in range(PARTITIONS):
-            tids = [None, f"{topic}-{number}-0", f"{topic}-{number}-1"]
-            producers = [await stack.enter_async_context(Producer(broker.bootstrap, tid)) for tid in tids]
-            partition = Partition(TopicPartition(topic, number), reader)
-            tasks.create_task(check(broker.bootstrap, partition, producers, number))
+        partitions = [Partition(TopicPartition(topic, number), reader) for number in range(PARTITIONS)]
+        tids = [[None, f"{topic}-{number}-0", f"{topic}-{number}-1"] for number in range(PARTITIONS)]
+        producers = [
+            [await stack.enter_async_context(Producer(broker.bootstrap, tid)) for tid in each] for each in tids
+        ]
+        draws = [random.Random(number) for number in range(PARTITIONS)]  # noqa: S311  test data
+        for work in (run_commands, end_transactions):
+            await in_all(partitions, producers, draws, work)
+            await check_compaction(broker.bootstrap, topic, partitions)
