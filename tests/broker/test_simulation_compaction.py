@@ -1,8 +1,7 @@
 """The simulation's model of compaction leaves the same records as a real broker after the same random writes.
 
-A broker compacts neither its newest segment nor the one with the last stable offset, so a record begins a further segment
-at the end. The times of records decide
-where segments begin.
+A broker compacts neither its newest segment nor the one with the last stable offset, so a record begins a further
+segment at the end. The times of records decide where segments begin.
 """
 
 from __future__ import annotations
