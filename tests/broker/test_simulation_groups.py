@@ -184,10 +184,14 @@ class RealGroup:
 
 
 class Member:
-    """What one member knows. ``request`` is the task of its join or sync that has no answer yet."""
+    """The knowledge of one member. ``request`` is the task of its join or sync that has no answer yet.
+
+    An announced member has a name and has not joined.
+    """
 
     def __init__(self, slot):
-        self.slot, self.name, self.is_live, self.metadata = slot, None, False, 0
+        self.slot, self.name, self.metadata = slot, None, 0
+        self.is_live = self.is_announced = False
         self.generation, self.joined = NO_GENERATION, Joined(NO_GENERATION, "", ())
         self.request, self.joins = None, False
 
@@ -219,11 +223,20 @@ class Dialogue:
     # Requests that wait.
 
     def send_join(self, member, *, changed, as_new=False, session=LONG_SECONDS, patience=LONG_SECONDS):
-        if as_new and not member.is_live:
+        if member.is_announced:
+            member.is_announced, member.is_live = False, True
+        elif as_new and not member.is_live:
             member.name, member.generation = None, NO_GENERATION
         member.metadata += changed
         member.joins = True
         member.request = asyncio.ensure_future(self._join(member, session, patience, b"%d" % member.metadata))
+
+    async def announce(self, member):
+        """Send the first request of a new member, which gets its name."""
+        try:
+            await self._group.join(member.slot, None, LONG_SECONDS, LONG_SECONDS, b"")
+        except MemberIdRequired as error:
+            (member.name,), member.generation, member.is_announced = error.args, NO_GENERATION, True
 
     async def _join(self, member, *options):
         try:
@@ -271,6 +284,8 @@ class Dialogue:
             if await self._beat(member) is UnknownMemberIdError:
                 return False  # the broker has not received its join, or answers with this error
         others = [member for member in self.live if member not in joining]
+        if any(member.is_announced for member in self.members):
+            others += joining  # if all have joined, they still wait for the announced one
         is_preparing = RebalanceInProgressError in [await self._beat(member) for member in others]
         if len(joining) == len(waiting):
             return is_preparing
@@ -295,8 +310,13 @@ class Dialogue:
 
     async def leave(self, member):
         error = await error_of(self._group.leave(member.name))
-        member.is_live = False
+        member.is_live = member.is_announced = False
         return error
+
+    def may_leave(self, member):
+        """False if that would make it impossible to know, by heartbeats, that the others wait."""
+        is_in_sync = member.request is not None and not member.joins  # a broker would never answer it
+        return not is_in_sync and (member.is_announced or not any(each.is_announced for each in self.members))
 
     async def offset(self):
         return await self._group.offset()
@@ -309,7 +329,7 @@ class Dialogue:
                 await self._group.pause()
 
 
-KINDS = ["join"] * 6 + ["sync"] * 6 + ["heartbeat"] * 3 + ["commit"] * 3 + ["leave", "alone", "offset"]
+KINDS = ["join"] * 6 + ["sync"] * 6 + ["heartbeat"] * 3 + ["commit"] * 3 + ["leave", "announce", "alone", "offset"]
 
 
 async def run_commands(dialogue, seed):
@@ -328,8 +348,10 @@ async def run_commands(dialogue, seed):
             answer = await dialogue.commit_without_membership(number)
         elif kind == "offset":
             answer = await dialogue.offset()
-        elif kind == "leave" and (member.request is None or member.joins):  # a broker would never answer its sync
+        elif kind == "leave" and dialogue.may_leave(member):
             answer = await dialogue.leave(member)
+        elif kind == "announce" and member.request is None and not (member.is_live or member.is_announced):
+            await dialogue.announce(member)
         elif kind == "join" and member.request is None:
             dialogue.send_join(member, changed=changed, as_new=as_new)
         elif kind == "sync" and member.request is None and member.name is not None:
@@ -380,7 +402,7 @@ async def end_by_session(dialogue):
 
 
 async def end_by_sync(dialogue):
-    """Nobody syncs in time."""
+    """No member syncs in time."""
     await join_all(dialogue, patience=SHORT_SECONDS)
     await dialogue.pass_time(dialogue.members[0], UnknownMemberIdError)
     for member in dialogue.members:

@@ -87,7 +87,7 @@ class Group:
     def commit(self, name, generation, offsets):
         """Store offsets with their metadata. The present generation may commit while members join the next.
 
-        Everybody may commit while the group is empty, with a negative generation.
+        Any client may commit while the group is empty, with a negative generation.
         """
         if not (self.state == "empty" and generation < 0):
             self._known(name, generation)
@@ -97,10 +97,14 @@ class Group:
         self.on_offsets(offsets)
 
     def leave(self, name):
-        if name not in self.members:
+        if name in self._invited:
+            self._invited.remove(name)
+        elif name in self.members:
+            self._remove(name)
+        else:
             raise UnknownMemberIdError
-        self._remove(name)
-        self._change()
+        if self.state != "empty":
+            self._change()
 
     # The coordinator.
 
@@ -123,7 +127,7 @@ class Group:
         return self.members[name]
 
     def _invite(self, session):
-        """Return the name of a new member. A rebalance waits for its join until its session ends."""
+        """Return the name of a new member. A further rebalance waits for its join until its session ends."""
         self._names += 1
         name = f"m{self._names}"
         self._invited.add(name)
@@ -145,13 +149,16 @@ class Group:
         return Joined(self.generation, self.leader, members)
 
     def _change(self):
-        """Begin a rebalance, or go on with the present one."""
+        """Begin a rebalance, or continue the present one."""
         if self.state == "preparing":
             self._complete_if_all_joined()
         else:
             self._prepare()
 
     def _prepare(self):
+        if self.state == "empty":
+            self._complete()  # the first member waits for no other: `group.initial.rebalance.delay.ms` is 0
+            return
         self.state = "preparing"
         self._round += 1
         self._answer_syncs(RebalanceInProgressError())
