@@ -334,7 +334,10 @@ KINDS = ["join"] * 6 + ["sync"] * 6 + ["heartbeat"] * 3 + ["commit"] * 3 + ["lea
 
 async def run_commands(dialogue, seed):
     draw = random.Random(seed)  # noqa: S311  test data
-    dialogue.send_join(dialogue.members[0], changed=True, as_new=True)
+    first, second, _ = dialogue.members
+    if draw.random() < 0.5:
+        await dialogue.announce(second)
+    dialogue.send_join(first, changed=True, as_new=True)
     await dialogue.settle("first join")
     for number in range(COMMANDS):
         kind, member = draw.choice(KINDS), draw.choice(dialogue.members)
