@@ -100,7 +100,7 @@ MUTANTS = {
         "engine/epochs",
         "self.is_spent = self._runtime.seams.clock.monotonic() - began >= _RETRIED_SECONDS",
         "self.is_spent = False",
-        seeds=300,
+        seeds=700,
     ),
     "a commit with changes has no position": Mutant("engine/commit", "return [*changes, ", "return changes or ["),
     "the format of the state is the configured one": Mutant(
