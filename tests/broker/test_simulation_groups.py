@@ -37,7 +37,7 @@ pytestmark = pytest.mark.broker
 SEQUENCES, COMMANDS, MEMBERS = 5, 80, 3
 NO_GENERATION = -1
 # A member has to sync, and the next command to arrive, within the short time.
-LONG_SECONDS, SHORT_SECONDS = 300.0, 3.0
+LONG_SECONDS, SHORT_SECONDS = 300.0, 6.0
 _NOT_READY = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
 
 
