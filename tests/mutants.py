@@ -4,8 +4,9 @@ them.
 ``python tests/mutants.py [--sample 200] [--seed 1] [--keep FOLDER] [--group core|streams|engine]`` works with mutmut
 on a copy of the last commit. It draws a sample from each group of modules, prints each survivor as a diff, and exits
 with 3 if there are any. The first minutes are spent on finding which tests run which function; ``--keep`` keeps that
-result and what is judged, so that a later run of the same groups continues from there. A function that no test runs
-counts as survived. Tests that count stack frames, or compare functions by identity, cannot run on mutated code.
+result and what is judged (``outcomes.jsonl``, with the test that killed each mutant), so that a later run of the same
+groups continues from there. A function that no test runs counts as survived. Tests that count stack frames, or compare
+functions by identity, cannot run on mutated code.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import argparse
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
 from compare_builds import ROOT, say, unpacked
+from mutant_runs import SURVIVED, TIMED_OUT, UNTESTED
 
 # Files of each group, those of the first group that matches: a provider's decoder belongs to the streams.
 GROUPS = {
@@ -43,13 +45,21 @@ TESTS = {
     "engine": {"engine", "stage", "state"},
 }  # fmt: skip
 SLOW = ("test_rules_text_ends.py", "test_stage_headers.py", "test_engine_run_clock.py")
-UNSUITED = "not depth and not every_action_and_every_state"
+# Depth counts frames, actions compare functions, and the test of the hash seed starts processes, which takes long.
+UNSUITED = "not depth and not every_action_and_every_state and not hash_seed"
 OPTIONS = ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", UNSUITED]
-LEFT_OUT = "left-out.json"  # by function, the tests that mutmut cannot select
-_UNSELECTABLE = re.compile(r"""["'\\\[\]]""")
-# mutmut's exit codes: all tests passed, no test was found, no test runs the function.
-SURVIVED = {0, 5, 33}
-TIMED_OUT = {-24, 24, 36, 152, 255}
+# mutmut has no command that only makes the mutants.
+MAKE = """
+from pathlib import Path
+from mutmut import __main__ as mutmut
+mutmut.Config.ensure_loaded()
+Path("mutants").mkdir()
+mutmut.copy_src_dir()
+mutmut.copy_also_copy_files()
+mutmut.create_mutants(max_children=1)
+"""
+SHOW = "from mutmut.__main__ import cli; cli()"
+RUNNER = ROOT / "tests/mutant_runs.py"
 
 
 def prepare(folder: Path, groups: list[str]) -> None:
@@ -78,47 +88,40 @@ def prepare(folder: Path, groups: list[str]) -> None:
         file.write("\n".join(["", "[tool.mutmut]", *lines, ""]))
 
 
-def leave_out_unselectable(folder: Path) -> None:
-    """Take tests that pytest cannot select by their names out of the list of those that run a function.
-
-    mutmut selects tests by name. pytest does not find a parameter with a quote, a backslash or a bracket in its name.
-    ``survives`` runs them.
-    """
-    path = folder / "mutants/mutmut-stats.json"
-    stats = json.loads(path.read_text(encoding="utf-8"))
-    by_function, left_out = stats["tests_by_mangled_function_name"], {}
-    for function, tests in by_function.items():
-        unselectable = {test for test in tests if _UNSELECTABLE.search(test.partition("[")[2][:-1])}
-        by_function[function] = [test for test in tests if test not in unselectable]
-        left_out[function] = sorted({test.partition("[")[0] for test in unselectable})
-    path.write_text(json.dumps(stats), encoding="utf-8")
-    (folder / LEFT_OUT).write_text(json.dumps(left_out), encoding="utf-8")
-
-
-def survives(folder: Path, name: str) -> bool:
-    """Run the tests that mutmut could not select, with all their parameters; return True if they pass too."""
-    left_out = json.loads((folder / LEFT_OUT).read_text(encoding="utf-8"))
-    tests = left_out.get(name.partition("__mutmut_")[0])
-    if not tests:
-        return True
-    command = [sys.executable, "-m", "pytest", "-x", "-q", *OPTIONS, *tests]
-    env = {**os.environ, "REKNIT_CORPUS": "/nowhere", "MUTANT_UNDER_TEST": name, "PY_IGNORE_IMPORTMISMATCH": "1"}
-    env["PYTHONPATH"] = str(folder / "mutants")
-    return subprocess.run(command, cwd=folder / "mutants", env=env, capture_output=True, check=False).returncode == 0
-
-
-def mutmut(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from mutmut.__main__ import cli; cli()", *arguments]
-    env = {**os.environ, "REKNIT_CORPUS": "/nowhere"}
+def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter in a folder, with the code that is there."""
+    env = {**os.environ, "REKNIT_CORPUS": "/nowhere", "MUTANT_UNDER_TEST": "none", "PYTHONPATH": str(folder)}
+    command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def outcomes(folder: Path) -> dict[str, int | None]:
-    """Return the exit code of each mutant's tests, None for those that have not run."""
-    found = {}
-    for path in sorted((folder / "mutants").rglob("*.meta")):
-        found |= json.loads(path.read_text(encoding="utf-8"))["exit_code_by_key"]
-    return found
+def mutants_in(folder: Path) -> list[str]:
+    """Return the names of all mutants."""
+    metas = (json.loads(path.read_text(encoding="utf-8")) for path in (folder / "mutants").rglob("*.meta"))
+    return sorted(name for meta in metas for name in meta["exit_code_by_key"])
+
+
+def outcomes(folder: Path) -> dict[str, str | None]:
+    """Return the test that killed each mutant that has been judged, None for one that survived."""
+    path = folder / "outcomes.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return dict(json.loads(line) for line in lines)
+
+
+def judge(folder: Path, mutants: list[str]) -> None:
+    """Run the tests of the mutants that have not been judged."""
+    settings = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]
+    judged = outcomes(folder)
+    job = {
+        "options": ["--rootdir=.", "-q", *OPTIONS],
+        "tests": settings["pytest_add_cli_args_test_selection"],
+        "mutants": [name for name in mutants if name not in judged],
+    }
+    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    files = [folder / name for name in ("job.json", "coverage.json", "outcomes.jsonl")]
+    ran = run_python(folder / "mutants", str(RUNNER), *map(str, files))
+    if ran.returncode:
+        sys.exit(ran.stdout[-2000:] + ran.stderr[-2000:])
 
 
 def group_of(name: str) -> str:
@@ -146,22 +149,17 @@ def main() -> int:
     groups = given.group or list(GROUPS)
     if not (folder / "mutants").exists():
         prepare(folder, groups)
-        # mutmut has no command that only creates the mutants. Asking for a mutant that does not exist ends after
-        # creating them.
-        made = mutmut(folder, "run", "--max-children", "1", "none")
-        if not (folder / "mutants/mutmut-stats.json").exists():
+        made = run_python(folder, "-c", MAKE)
+        if made.returncode:
             sys.exit(made.stdout[-2000:] + made.stderr[-2000:])
-        leave_out_unselectable(folder)
-    names = sorted(outcomes(folder))
+    names = mutants_in(folder)
     sample = [name for group in groups for name in drawn(names, group, given.sample, given.seed)]
-    ran = mutmut(folder, "run", "--max-children", "1", *sample)
-    if ran.returncode:
-        say(f"mutmut ended with {ran.returncode}: {ran.stderr[-300:]}")
-    judged = {name: code for name, code in outcomes(folder).items() if name in set(sample) and code is not None}
-    survived = [name for name, code in judged.items() if code in SURVIVED and survives(folder, name)]
-    timed_out = sum(code in TIMED_OUT for code in judged.values())
+    judge(folder, sample)
+    judged = {name: killer for name, killer in outcomes(folder).items() if name in set(sample)}
+    survived = [name for name, killer in judged.items() if killer in {SURVIVED, UNTESTED}]
+    timed_out = sum(killer == TIMED_OUT for killer in judged.values())
     for name in survived:
-        say(mutmut(folder, "show", name).stdout)
+        say(run_python(folder, "-c", SHOW, "show", name).stdout)
     say(f"{len(judged)} of {len(names)} mutants, {len(survived)} survived, {timed_out} timed out (in {folder})")
     return 3 if survived else 0
 
