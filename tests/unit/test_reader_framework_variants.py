@@ -275,3 +275,121 @@ def test_words_of_a_live_session_are_read_in_place_of_its_sound():
         ("assistant", ["And?"]),
         ("user", ["Typed."]),
     ]
+
+
+# Session files of Copilot and pi.
+
+
+def spoken(history):
+    return [(turn.role, [block.text for block in turn.blocks]) for turn in read(history).conversation.turns]
+
+
+def copilot(number, kind, **data):
+    return {"type": kind, "id": str(number), "timestamp": "2026-01-01T00:00:00Z", "parentId": None, "data": data}
+
+
+COPILOT = [
+    copilot(1, "system.message", content="Rules."),
+    copilot(2, "user.message", content="Hi"),
+    copilot(3, "assistant.message", content="Hello."),
+]
+
+
+def test_the_summary_of_a_compaction_of_copilot_takes_the_place_of_what_it_has_summarised():
+    after = copilot(5, "user.message", content="Go on.")
+    done = copilot(4, "session.compaction_complete", success=True, summaryContent="Greetings.")
+    history = [*COPILOT, done, after]
+    assert spoken(history) == [("system", ["Rules."]), ("user", ["Greetings."]), ("user", ["Go on."])]
+    assert read(history).conversation.turns[1].synthetic
+    assert codes(history) == []
+    failed = copilot(4, "session.compaction_complete", success=False, error="no model")
+    assert spoken([*COPILOT, failed, after]) == [*spoken(COPILOT), ("user", ["Go on."])]
+
+
+@pytest.mark.parametrize(
+    ("event", "left"),
+    [(("session.snapshot_rewind", {"upToEventId": "3"}), 2), (("session.context_cleared", {}), 1)],
+    ids=["rewind", "clear"],
+)
+def test_what_copilot_takes_back_is_left_out(event, left):
+    kind, data = event
+    assert spoken([*COPILOT, copilot(4, kind, **data)]) == spoken(COPILOT)[:left]
+
+
+@pytest.mark.parametrize("name", ["reasoningOpaque", "encryptedContent"])
+def test_reasoning_of_copilot_is_signed_by_either_member(name):
+    answer = copilot(4, "assistant.message", content="So.", reasoningText="hm", model="m", **{name: SEALED})
+    assert shown([*COPILOT, answer])[3] == {
+        "type": "thinking",
+        "thinking": "hm",
+        "signature": SEALED,
+        "issuer": {"provider": "copilot", "model": "m"},
+    }
+    assert codes([*COPILOT, answer]) == []
+
+
+def test_attachments_of_copilot_are_media_if_their_data_is_there():
+    image = {"type": "blob", "mimeType": "image/png", "data": "iVBORw0KGgo="}
+    pdf = {"type": "blob", "mimeType": "application/pdf", "data": "JVBERi0xLjQK", "displayName": "a.pdf"}
+    path = {"type": "file", "path": "/a", "displayName": "a"}
+    history = [copilot(1, "user.message", content="See.", attachments=[image, pdf, path])]
+    assert [(block["type"], block.get("title")) for block in shown(history)] == [
+        ("text", None),
+        ("image", None),
+        ("document", "a.pdf"),
+    ]
+    assert [path for _, path in codes(history)] == ["messages.0.data.attachments.2"]
+
+
+def test_results_of_copilot_have_their_blocks_their_text_or_their_error():
+    calls = [{"toolCallId": name, "name": "f", "arguments": {}} for name in ("text", "blocks", "error", "message")]
+    image = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}
+    results = [
+        {"toolCallId": "text", "success": True, "result": {"content": "one", "detailedContent": "long"}},
+        {"toolCallId": "blocks", "success": True, "result": {"content": "", "contents": [image]}},
+        {"toolCallId": "error", "success": False, "error": "none"},
+        {"toolCallId": "message", "success": False, "error": {"message": "no file", "code": "f"}},
+    ]
+    answer = copilot(4, "assistant.message", content="", toolRequests=calls)
+    events = [copilot(5 + at, "tool.execution_complete", **each) for at, each in enumerate(results)]
+    _, blocks_of, *failed = found = [block for block in shown([*COPILOT, answer, *events]) if "tool_use_id" in block]
+    assert [each.get("is_error", False) for each in found] == [False, False, True, True]
+    assert found[0]["content"] == "one"
+    assert [block["type"] for block in blocks_of["content"]] == ["image"]
+    assert [each["content"] for each in failed] == ["none", "no file"]
+
+
+def pi(number, **message):
+    return {"type": "message", "id": str(number), "parentId": str(number - 1), "timestamp": "t", "message": message}
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        ("branchSummary", "The following is a summary of a branch that this conversation came back from:"),
+        ("compactionSummary", "The conversation history before this point was compacted into the following summary:"),
+    ],
+)
+def test_a_summary_among_the_messages_of_pi_has_the_words_of_its_kind(role, words):
+    history = [pi(1, role=role, summary="Greetings.", fromId="x"), pi(2, role="user", content="Go on.")]
+    assert spoken(history) == [("user", [f"{words}\n\n<summary>\nGreetings.\n</summary>"]), ("user", ["Go on."])]
+    assert codes(history) == []
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"output": "a\n"}, "Ran `ls`\n```\na\n\n```"),
+        ({"output": ""}, "Ran `ls`\n(no output)"),
+        ({"output": "", "exitCode": 0}, "Ran `ls`\n(no output)"),
+        ({"output": "", "exitCode": 2}, "Ran `ls`\n(no output)\n\nCommand exited with code 2"),
+        ({"output": "", "exitCode": 2, "cancelled": True}, "Ran `ls`\n(no output)\n\n(command cancelled)"),
+    ],
+    ids=["output", "no output", "success", "exit code", "cancelled"],
+)
+def test_a_command_that_the_user_of_pi_ran_is_a_text(members, words):
+    history = [pi(1, role="bashExecution", command="ls", **members), pi(2, role="user", content="Go on.")]
+    assert spoken(history) == [("user", [words]), ("user", ["Go on."])]
+    assert codes(history) == []
+    hidden = pi(1, role="bashExecution", command="ls", excludeFromContext=True, **members)
+    assert spoken([hidden, history[1]]) == [("user", ["Go on."])]
