@@ -393,3 +393,13 @@ def test_a_command_that_the_user_of_pi_ran_is_a_text(members, words):
     assert codes(history) == []
     hidden = pi(1, role="bashExecution", command="ls", excludeFromContext=True, **members)
     assert spoken([hidden, history[1]]) == [("user", ["Go on."])]
+
+
+def test_the_time_of_a_part_of_mastra_is_ignored():
+    parts = [{**text("Hi"), "createdAt": 1}, {"type": "reasoning", "reasoning": "hm", "details": [], "createdAt": 2}]
+    history = [
+        {"id": role, "role": role, "content": {"format": 2, "parts": [each]}}
+        for role, each in zip(["user", "assistant"], parts, strict=True)
+    ]
+    assert [block["type"] for block in shown(history)] == ["text", "thinking"]
+    assert codes(history) == []

@@ -56,6 +56,75 @@ def test_a_history_of_a_framework_is_read_as_expected(case):
     assert given == expected
 
 
+# All that reading each history loses: the place and the name of it. Every other member of a message is read, or
+# describes the run and is ignored.
+LOSSES = {
+    "acp-media": ["messages.2.update.content.2 diff"],
+    "acp-plain": ["messages.7 plan"],
+    "adk-events-broken": [
+        "messages.6.content.parts.0 question",
+        "messages.7 partial",
+        "messages.8.errorCode errorCode: a string",
+        "messages.8.errorMessage errorMessage: a string",
+    ],
+    "adk-events-plain-snake": ["messages.2.actions.state_delta state_delta: an object"],
+    "adk-events-plain": ["messages.2.actions.stateDelta stateDelta: an object"],
+    "adk-events-reasoning": ["state state: an object"],
+    "adk-events-rewind-compaction": ["messages.2 rewound", "messages.3 rewound", "messages.4 rewound"],
+    "ag-ui-plain": ["messages.6 activity"],
+    "ag-ui-reasoning": ["messages.3.toolCalls.0.encryptedValue encryptedValue: a string", "state state: an object"],
+    "ai-sdk-model-reasoning-v5": ["messages.1.content.3.providerOptions thoughtSignature"],
+    "ai-sdk-model-reasoning-v6": ["messages.1.content.3.providerOptions thoughtSignature"],
+    "ai-sdk-model-reasoning-v7": ["messages.1.content.3.providerOptions thoughtSignature"],
+    "ai-sdk-ui-media-v5": ["messages.0.parts.4 data-note", "messages.1.parts.4 source-url"],
+    "ai-sdk-ui-media-v6": ["messages.0.parts.4 data-note", "messages.1.parts.4 source-url"],
+    "ai-sdk-ui-media-v7": ["messages.0.parts.4 data-note", "messages.1.parts.4 source-url"],
+    "autogen-agentchat-broken": ["messages.4 ModelClientStreamingChunkEvent", "messages.5.context context: a list"],
+    "autogen-agentchat-media": ["messages.2 UserInputRequestedEvent"],
+    "cline-api-plain": ["messages.1.content.1.call_id call_id: a string"],
+    "cline-api-reasoning": [
+        "messages.1.content.0.summary summary: a list",
+        "messages.1.content.1.reasoning_details reasoning_details: a list",
+        "messages.1.content.2.signature signature: a string",
+    ],
+    "copilot-events-broken": ["messages.9.data subagent"],
+    "copilot-events-media": ["messages.1.data.attachments.1 file"],
+    "goose-broken": [
+        "messages.1.content.1.toolCall.error error: a string",
+        "messages.2.content.0 actionRequired",
+        "messages.5.content.1 toolConfirmationRequest",
+    ],
+    "goose-plain": ["messages.4 hidden"],
+    "goose-reasoning": ["messages.1.content.3.metadata thoughtSignature"],
+    "langchain-dumpd-broken": ["messages.7.kwargs remove"],
+    "langchain-dumpd-plain": ["messages.3.kwargs.artifact artifact: an object"],
+    "langchain-messages_to_dict-broken": ["messages.7.data remove"],
+    "langchain-messages_to_dict-plain": ["messages.3.data.artifact artifact: an object"],
+    "langchain-model_dump-broken": ["messages.7 remove"],
+    "langchain-model_dump-plain": ["messages.3.artifact artifact: an object"],
+    "langgraph-state-broken": ["interrupts interrupts: a list"],
+    "letta-broken": ["messages.5 event_message"],
+    "mastra-errors": ["messages.1.content.parts.3 error"],
+    "opencode-v2-broken": ["messages.1.error error: an object"],
+    "opencode-v2-media": ["messages.2 shell"],
+    "opencode-broken": ["messages.2 failed", "messages.2.parts.0 step-start", "messages.2.parts.1 reasoning"],
+    "opencode-media": ["messages.0.parts.2 file", "messages.1.parts.1.state.output output"],
+    "opencode-plain": ["messages.0.parts.1 ignored", "messages.2.parts.2 patch"],
+    "pi-session-broken": ["messages.1 message", "messages.2 message", "messages.6 message"],
+    "pi-session-plain": ["messages.5.message.details details: an object"],
+    "pydantic-ai-plain": ["messages.2.parts.0.metadata metadata: an object"],
+    "roo-api-condensed": ["messages.0 condensed", "messages.1 condensed", "messages.3 condensed"],
+    "roo-api-reasoning": ["messages.2.reasoning_details reasoning_details: a list"],
+    "strands-session-reasoning": ["messages.3.message message_redacted"],
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_only_what_no_provider_takes_is_lost_in_reading(case):
+    lost = [f"{fix.path} {fix.detail or fix.code}" for fix in read(case["text"]).fixes]
+    assert lost == LOSSES.get(f"{case['shape']}-{case['case']}", [])
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", READ)
 def test_a_request_is_valid_and_has_each_mark_or_a_fix_at_its_place(case, target):
