@@ -277,3 +277,34 @@ def test_an_object_response_stays_an_object_and_text_that_looks_like_one_stays_t
         )
         last = json.loads(session.request().body)["contents"][2]
         assert last["parts"][0]["functionResponse"]["response"] == written
+
+
+def called_and_answered(*parts):
+    answer = {"name": "f", "response": {"result": "x"}, "parts": [*parts]}
+    return [user({"text": "Hi"}), model(call("f")), user({"functionResponse": answer})]
+
+
+@pytest.mark.parametrize(
+    ("part", "texts", "lost"),
+    [
+        ({"text": "y"}, ["x", "y"], []),
+        ({"text": "y", "note": 1}, ["x", "y"], ["0.note note: a number"]),
+        ({"text": "y", **SIGNED}, ["x", "y"], ["0.thoughtSignature thinking in a result"]),
+        ({"text": "y", "thought": True}, ["x"], ["0 thinking in a result"]),
+        (call("g"), ["x"], ["0 tool_use in a result"]),
+    ],
+    ids=["text", "member", "signature", "thought", "call"],
+)
+def test_what_a_part_of_a_response_loses_is_recorded_at_its_place(part, texts, lost):
+    found = read(called_and_answered(part))
+    (result,) = found.conversation.turns[-1].blocks
+    assert [block.text for block in result.content] == texts
+    place = "contents.2.parts.0.functionResponse.parts"
+    assert [(fix.code, f"{fix.path} {fix.detail}") for fix in found.fixes] == [
+        ("field_dropped", f"{place}.{each}") for each in lost
+    ]
+
+
+def test_a_part_of_a_response_that_is_no_object_is_refused_at_its_place():
+    place = "contents.2.parts.0.functionResponse.parts.1"
+    assert refusal(read, called_and_answered({"text": "y"}, 7)) == ("wrong_type", place)

@@ -29,6 +29,7 @@ REFERRED = {
     "$defs": {"Id": ID, "More": {"properties": {"deep": {"$ref": "#/$defs/Id"}}}},
     "allOf": [{"$ref": "#/$defs/Id"}, {"$ref": "#/$defs/More"}],
 }
+DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 
 # The schema, and what it becomes where combinators at the top level are refused.
 REWRITTEN = [
@@ -54,6 +55,18 @@ REWRITTEN = [
         },
     ),
     ("reference", {"$defs": {"Id": ID}, "$ref": "#/$defs/Id"}, {"$defs": {"Id": ID}} | ID),
+    (
+        "reference_with_neighbours",
+        {"$defs": {"Id": ID}, "$ref": "#/$defs/Id", "required": ["path"], "maxProperties": 3},
+        {"$defs": {"Id": ID}, "type": "object", "properties": {**ID["properties"], "path": {}}}
+        | {"required": ["path", "id"], "maxProperties": 3},
+    ),
+    # Before draft 2019-09 the neighbours of a reference had no meaning.
+    (
+        "reference_of_an_older_draft",
+        {**DRAFT_7, "definitions": {"Id": ID}, "$ref": "#/definitions/Id", "required": ["path"], "maxProperties": 3},
+        {**DRAFT_7, "definitions": {"Id": ID}} | ID,
+    ),
     ("untyped", {"properties": {"id": {}}}, {"properties": {"id": {}}, "type": "object"}),
     ("nullable", {"type": ["object", "null"]}, {"type": "object"}),
     ("nothing", {}, {"type": "object"}),

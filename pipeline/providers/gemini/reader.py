@@ -304,8 +304,12 @@ class Parts:
             path = f"{path}.parts"
             content = [Text(text=text)] if text else []
             for at, item in enumerate(as_list(response.parts, path)):
-                read = self.read(Fields(item, f"{path}.{at}", notes))
-                content += [block for block, _ in read if isinstance(block, INNER)]
+                for block, place in self.read(Fields(item, f"{path}.{at}", notes)):
+                    if isinstance(block, INNER):
+                        content.append(block)
+                    else:
+                        # Reasoning, a signature or a call, which a result cannot have.
+                        notes.add_fix("field_dropped", place, f"{block.__struct_config__.tag} in a result", before=item)
         return ToolResult(tool_use_id=call_id, content=content, is_error=is_error, issuer=ISSUER if as_given else UNSET)
 
     def _said(self, response: Raw | UnsetType) -> tuple[str, bool, bool]:
