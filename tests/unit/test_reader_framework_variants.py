@@ -403,3 +403,18 @@ def test_the_time_of_a_part_of_mastra_is_ignored():
     ]
     assert [block["type"] for block in shown(history)] == ["text", "thinking"]
     assert codes(history) == []
+
+
+def test_reasoning_in_a_result_of_pi_is_a_loss_at_its_place():
+    content = [{"type": "text", "text": "x"}, {"type": "thinking", "thinking": "hm"}, {"type": "toolCall", "id": "d"}]
+    call = {"type": "toolCall", "id": "c1", "name": "f", "arguments": {}}
+    history = [
+        pi(1, role="user", content="Hi"),
+        pi(2, role="assistant", content=[call]),
+        pi(3, role="toolResult", toolCallId="c1", content=content),
+    ]
+    assert [block["text"] for block in shown(history)[2]["content"]] == ["x"]
+    assert [(fix.code, fix.path, fix.detail) for fix in read(history).fixes] == [
+        ("field_dropped", "messages.2.message.content.1", "thinking in a result"),
+        ("field_dropped", "messages.2.message.content.2", "tool_use in a result"),
+    ]

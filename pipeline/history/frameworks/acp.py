@@ -13,7 +13,7 @@ from reknit.pipeline.history.frameworks import parts
 from reknit.pipeline.history.frameworks.base import NULL, Framework, Item, Members, Reading, is_object, is_string, word
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed, kind_named
+from reknit.pipeline.history.readers.tolerant import Inner, Placed, inner_only, kind_named
 from reknit.pipeline.model import Role, Text, ToolUse
 
 _CHUNKS: Final[dict[str, Role]] = {
@@ -157,7 +157,7 @@ class _Log:
                 continue
             inner = one.take_object("content")
             if inner is not None:
-                blocks += [block for block, _ in _part(inner) if isinstance(block, INNER)]
+                blocks += inner_only(_part(inner), notes)
         is_error = status == "failed"
         if blocks:
             block = parts.result(called, blocks, is_error=is_error)

@@ -12,7 +12,7 @@ from reknit.pipeline.history.frameworks.base import Members, finish, word
 from reknit.pipeline.history.readers.fields import Fields, Notes, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
+from reknit.pipeline.history.readers.tolerant import Inner, Placed, inner_only
 from reknit.pipeline.model import Text, ToolResult
 
 DENIED: Final = "Tool call execution denied."
@@ -197,8 +197,7 @@ def output_result(call_id: str, output: Raw | None, path: str, notes: Notes) -> 
     if kind == "content" and value is not None and starts_with(value, b"["):
         blocks: list[Inner] = []
         for at, each in enumerate(as_list(value, path)):
-            placed = output_part(Fields(each, f"{path}.value.{at}", notes))
-            blocks += [block for block, _ in placed if isinstance(block, INNER)]
+            blocks += inner_only(output_part(Fields(each, f"{path}.value.{at}", notes)), notes)
         return parts.result(call_id, blocks)
     is_error = kind in ("error-text", "error-json")
     return parts.result(call_id, parts.value_text(value), is_error=is_error, is_value=kind.endswith("json"))

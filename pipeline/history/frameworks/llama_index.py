@@ -29,7 +29,7 @@ from reknit.pipeline.history.frameworks.base import (
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.readers.tolerant import INNER, Placed
+from reknit.pipeline.history.readers.tolerant import Placed, inner_only
 from reknit.pipeline.model import Role, Text
 
 _ROLES: Final[dict[str, Role]] = {
@@ -87,7 +87,7 @@ def _read(reading: Reading, items: Sequence[Item]) -> None:
         if named in ("tool", "function"):
             called, name = extra.take_text("tool_call_id"), extra.take_text("name")
             is_error = extra.take_flag("is_error")
-            inner = [block for block, _ in blocks if isinstance(block, INNER)]
+            inner = inner_only(blocks, fields.notes)
             text = inner[0].text if len(inner) == 1 and isinstance(inner[0], Text) else None
             block = parts.result(
                 called or parts.id_made(reading, name), inner if text is None else text, is_error=is_error

@@ -25,7 +25,7 @@ from reknit.pipeline.history.readers.fields import (
 )
 from reknit.pipeline.history.readers.rawjson import compact, starts_with
 from reknit.pipeline.history.readers.strict import ValidTurns
-from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
+from reknit.pipeline.history.readers.tolerant import Inner, Placed, inner_only
 from reknit.pipeline.model import (
     Block,
     Document,
@@ -248,7 +248,7 @@ def inner_blocks(value: Raw, path: str, notes: Notes, read_part: Callable[[Field
     for at, each in enumerate(as_list(value, path)):
         place = f"{path}.{at}"
         if starts_with(each, b"{"):
-            blocks += [block for block, _ in read_part(Fields(each, place, notes)) if isinstance(block, INNER)]
+            blocks += inner_only(read_part(Fields(each, place, notes)), notes)
         else:
             blocks.append(Text(text=value_text(each)))
     return blocks

@@ -7,7 +7,7 @@ are decoded together, each other one is read separately; a part that no reader c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from types import GenericAlias, MappingProxyType, UnionType
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
@@ -147,6 +147,17 @@ def text_of(value: Raw | bytes, path: str, notes: Notes) -> Placed:
         return Text(text=as_string(value, path)), path
     notes.add_fix("content_as_text", path, before=bytes(value))
     return Text(text=bytes(value).decode()), path
+
+
+def inner_only(placed: Iterable[Placed], notes: Notes) -> list[Inner]:
+    """Return the blocks that a result can have; each other one, such as reasoning or a call, is recorded as a fix."""
+    blocks: list[Inner] = []
+    for block, path in placed:
+        if isinstance(block, INNER):
+            blocks.append(block)
+        else:
+            notes.add_fix("field_dropped", path, f"{block.__struct_config__.tag} in a result")
+    return blocks
 
 
 class ContentReader(Generic[_T]):

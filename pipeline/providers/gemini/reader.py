@@ -31,11 +31,11 @@ from reknit.pipeline.history.readers.fields import (
 from reknit.pipeline.history.readers.rawjson import compact, starts_with
 from reknit.pipeline.history.readers.strict import StrictReader, decoded, own_of
 from reknit.pipeline.history.readers.tolerant import (
-    INNER,
     ContentReader,
     Inner,
     Placed,
     block_or_none,
+    inner_only,
     placed_turn,
     reader_of,
 )
@@ -304,12 +304,7 @@ class Parts:
             path = f"{path}.parts"
             content = [Text(text=text)] if text else []
             for at, item in enumerate(as_list(response.parts, path)):
-                for block, place in self.read(Fields(item, f"{path}.{at}", notes)):
-                    if isinstance(block, INNER):
-                        content.append(block)
-                    else:
-                        # Reasoning, a signature or a call, which a result cannot have.
-                        notes.add_fix("field_dropped", place, f"{block.__struct_config__.tag} in a result", before=item)
+                content += inner_only(self.read(Fields(item, f"{path}.{at}", notes)), notes)
         return ToolResult(tool_use_id=call_id, content=content, is_error=is_error, issuer=ISSUER if as_given else UNSET)
 
     def _said(self, response: Raw | UnsetType) -> tuple[str, bool, bool]:
