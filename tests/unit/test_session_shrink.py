@@ -162,8 +162,9 @@ def test_the_policy_needs_a_function_that_scales():
         lambda: Session(policy=SHRINK),
         lambda: Session().configure(policy=SHRINK),
     ):
-        with pytest.raises(PolicyError, match=r"a function that scales: scale=reknit\.media\.scale"):
+        with pytest.raises(PolicyError, match=r"a function that scales: scale=reknit\.media\.scale") as caught:
             make()
+        assert (caught.value.code, caught.value.path) == ("policy", "policy.media")
 
 
 def test_a_policy_that_comes_later_scales_what_comes_after_it():
