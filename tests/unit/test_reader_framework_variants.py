@@ -7,6 +7,7 @@ import pytest
 from msgspec import UNSET
 
 from reknit.pipeline import Session, normalize
+from reknit.pipeline.history.frameworks.parts import UNKNOWN_ISSUER
 from reknit.pipeline.history.readers.shapes import read
 
 SIGNED = "EgpzaWct+/8SEhISEhISEhISEhISEhISEhISEhISEhI="
@@ -184,6 +185,13 @@ def test_redacted_reasoning_of_version_4_is_anthropics():
         "data": SIGNED,
         "issuer": {"provider": "anthropic"},
     }
+
+
+@pytest.mark.parametrize(("members", "issuer"), [({"kind": "openai.compaction"}, UNKNOWN_ISSUER), ({}, UNSET)])
+def test_a_custom_part_of_the_ai_sdk_is_a_providers_if_it_names_one(members, issuer):
+    parts = [{"type": "custom", **members}, text("So.")]
+    part = blocks([ASKED, {"role": "assistant", "content": parts}], "ai-sdk-model")[1]
+    assert (part.kind, part.issuer) == ("custom", issuer)
 
 
 # Calls and results without ids.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from request_bodies import BODIES
 
 from reknit.pipeline import Session, normalize
+from reknit.pipeline.errors import InternalError
 from reknit.pipeline.history.call_ids import IdTable, SettledCall
 from reknit.pipeline.providers.openai_chat.writer import Waiting, _in_turn
 from reknit.pipeline.registry import TARGETS
@@ -162,6 +163,22 @@ def in_segments(messages, **given):
         segments += session.take_segments(flush=True)
         session = Session.load(session.head(), [record for _, record in segments])
     return session
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_a_session_with_a_damaged_segment_is_not_loaded(damage):
+    session, segments = Session(), []
+    for message in (user("a"), said("b"), user("c")):
+        session.append(message)
+        segments += session.take_segments(flush=True)
+    records = dict(segments)
+    assert list(records) == session.segments == [0, 1, 2]
+    assert Session.load(session.head(), records.values()).request().body == session.request().body
+    other = records.pop(1).replace(b'"b"', b'"B"')
+    found = [*records.values(), *([other] if damage == "changed" else [])]
+    with pytest.raises(InternalError, match="segment 1 is missing, or is not what was written") as caught:
+        Session.load(session.head(), found)
+    assert caught.value.code == "state_incomplete"
 
 
 @pytest.mark.parametrize("late", range(4))

@@ -139,7 +139,7 @@ def _part(reading: Reading, fields: Fields) -> list[Placed]:
     elif kind == "tool_call_response":
         placed = [(_response(reading, fields), path)]
     elif kind in _SERVERS:
-        issuer = parts.issuer_of(reading.provider, reading.model)
+        issuer = parts.issuer_of(reading.provider)
         placed = [(parts.native(fields, kind, issuer, is_known=True), path)]
         fields.clear()
     elif kind in ("blob", "uri", "file"):
