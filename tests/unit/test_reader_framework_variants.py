@@ -31,6 +31,10 @@ def codes(history, source="auto"):
     return [(fix.code, fix.path) for fix in read(history, source).fixes]
 
 
+def spoken(history):
+    return [(turn.role, [block.text for block in turn.blocks]) for turn in read(history).conversation.turns]
+
+
 # LangChain.
 
 
@@ -122,6 +126,15 @@ def test_citations_of_pydantic_ai_are_a_named_loss():
         {"kind": "response", "parts": [part]},
     ]
     assert codes(history) == [("citations_dropped", "messages.1.parts.0")]
+
+
+def test_what_pydantic_ai_notes_of_an_answer_is_ignored():
+    noted = {"metadata": {"a": 1}, "failed_attempts": [{"model_name": "m"}], "usage": {"input_tokens": 1}}
+    history = [
+        {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Hi"}]},
+        {"kind": "response", "parts": [{"part_kind": "text", "content": "x"}], **noted},
+    ]
+    assert (spoken(history), codes(history)) == ([("user", ["Hi"]), ("assistant", ["x"])], [])
 
 
 # The AI SDK, and Mastra.
@@ -286,10 +299,6 @@ def test_words_of_a_live_session_are_read_in_place_of_its_sound():
 
 
 # Session files of Copilot and pi.
-
-
-def spoken(history):
-    return [(turn.role, [block.text for block in turn.blocks]) for turn in read(history).conversation.turns]
 
 
 def copilot(number, kind, **data):
