@@ -210,6 +210,20 @@ def test_a_rewind_voids_nothing_and_the_void_part_that_it_cuts_is_forgotten():
     assert sent(session)[:2] == ([user("u1"), answer("c"), user("u4")], [])
 
 
+def test_a_rewind_into_segments_knows_from_where_a_request_is_another():
+    session = bound_session()
+    for message in [*TALK, answer("c"), user("u4")]:
+        session.append(message)
+        if message["role"] == "user":
+            session.request()
+        session.take_segments(flush=True)
+    session.rewind(4)
+    for message in (user("u3, in other words"), answer("d"), user("u5")):
+        session.append(message)
+    expected = [*TALK[:4], user("u3, in other words"), without("d"), user("u5")]
+    assert sent(session) == (expected, [REMOVED], "rewound; reasoning from messages.5")
+
+
 def test_a_turn_loses_all_of_its_reasoning():
     redacted = {"type": "redacted_thinking", "data": "c2VhbGVk"}
     turn_of_three = said(thought("a"), redacted, "So.", thought("b"), "Then.")
