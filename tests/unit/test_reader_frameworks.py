@@ -580,3 +580,10 @@ def test_reasoning_without_a_signature_is_of_the_ai_sdk():
     assert (found.shape, found.fixes) == ("ai-sdk-model", ())
     others = ({"type": "reasoning", "summary": []}, {"type": "reasoning", "reasoning": "hm"})
     assert all(read([asked, {"role": "assistant", "content": [part]}]).shape != "ai-sdk-model" for part in others)
+
+
+def test_calls_in_a_member_of_no_known_shape_are_named_in_the_refusal():
+    answer = {"role": "assistant", "content": "x", "tool_uses_made": [{"name": "f"}]}
+    with pytest.raises(InputError, match=r"the nearest are anthropic \(it has no tool_uses_made\) and") as caught:
+        normalize([{"role": "user", "content": "Hi"}, answer])
+    assert (caught.value.code, caught.value.path) == ("unknown_shape", "messages.1")
