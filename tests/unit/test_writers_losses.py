@@ -60,6 +60,14 @@ CASES = [
         ("image_stubbed", "url source"),
     ),
     ("ag-ui", "user", (Document(source=PDF, title="t"),), {}, ("document_notes_dropped", "title")),
+    # A file by its address has no name there.
+    (
+        "openai-agents",
+        "user",
+        (Document(source=raw({"type": "url", "url": "https://e.com/a.pdf"}), title="t"),),
+        {},
+        ("document_notes_dropped", "title"),
+    ),
     ("langchain", "user", (Document(source=PDF, context="c"),), {}, ("document_notes_dropped", "context")),
     ("langchain", "user", (Document(source=raw({"type": "text", "data": "x"})),), {}, ("document_as_text", "")),
     ("otel-genai", "assistant", (Thinking(thinking="x", signature=SIGNED),), {}, ("field_dropped", "signature")),
