@@ -361,3 +361,11 @@ def test_a_refusal_is_known_by_its_words(target, status, answer, rule):
 @pytest.mark.parametrize("answer", [{"detail": []}, {"detail": [5]}, {"message": {}}, {"detail": [{"msg": 5}]}])
 def test_a_refusal_without_words_is_unknown(answer):
     assert read_refusal(TARGETS["mistral"].catalogue, 422, json.dumps(answer)).outcome == "unknown"
+
+
+def test_deepseek_takes_no_audio_whatever_its_model_is_called():
+    audio = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    history = [{"role": "user", "content": [{"type": "text", "text": "Hi"}, audio]}]
+    done = normalize({"model": "deepseek-audio", "messages": history}, to="deepseek", source="openai-chat")
+    assert "input_audio" not in bytes(done.body).decode()
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("unknown_dropped", "messages.0.content.1")]
