@@ -65,9 +65,9 @@ class OffsetCommits:
             return
         if moved is not None and moved != position:
             log.warning(
-                "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker goes "
-                "on at %d, where its state stands. To process records again, start a pipeline of its own, with another "
-                "--prefix.",
+                "%s partition %d: the group's offset was moved by hand to %d, which changes nothing: the worker "
+                "continues at %d, the position of its state. To process records again, start a pipeline of its own, "
+                "with another --prefix.",
                 *(partition.topic, partition.partition, moved, position),
             )
 

@@ -50,9 +50,9 @@ _FIXED = {
 # The meanings of codes of items and whole answers, in the order of the page.
 STREAMED: Final = {
     "promoted": "shown although no stream delivered it",
-    "retracted": "taken back, because the attempt that said it does not stand",
+    "retracted": "taken back, because the attempt that had it does not count",
     "incomplete": "cut before its end",
-    "doubtful": "nobody can tell whether it stands, or is whole",
+    "doubtful": "it is unknown whether it counts, or is complete",
     "unseen": "results whose text was on no screen",
 }
 

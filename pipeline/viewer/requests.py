@@ -208,8 +208,8 @@ def _defaults_of(read: _Published) -> Defaults:
 
 
 _ANOTHER = (
-    "Worked out anew, its body is another one: the session's beginning is gone, or the worker had another version or "
-    "other defaults than this viewer."
+    "Repaired again, the request has another body: the beginning of the session is no longer in the topics, or the "
+    "worker had another version or other defaults than this viewer."
 )
 REQUESTS: web.AppKey[Requests] = web.AppKey("requests", Requests)
 

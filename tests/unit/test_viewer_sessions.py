@@ -245,7 +245,7 @@ async def test_without_the_beginning_both_sides_are_aligned_by_position(tmp_path
         status, page = await ask(session_path(name, "requests", headers["request-id"]))
         assert (await ask(session_path(name, "requests", headers["request-id"], "case")))[0] == 400
     assert status == 200
-    assert "Worked out anew, its body is another one" in page
+    assert "Repaired again, the request has another body" in page
     assert fixes_on(page)
     assert len(tried) == 2  # by the viewer's settings and by the request's, and not again for the next page
 
@@ -260,7 +260,7 @@ async def test_a_request_of_a_session_in_a_recreated_topic_is_computed_from_its_
     async with pages_of(topics, tmp_path) as ask:
         status, page = await ask(session_path(name, "requests", headers["request-id"]))
     assert status == 200
-    assert "Worked out anew, its body is another one" not in page
+    assert "Repaired again, the request has another body" not in page
     assert "records that led to this request are no longer there" not in page
 
 
