@@ -143,7 +143,7 @@ class _Setting(Struct, frozen=True):
         if self.key[-1:] not in [(name,) for name in SECRETS] or self.source.startswith("variable "):
             return ""
         name = ".".join(self.key)
-        return f"a secret does not stand here; set {variable_of(name)}, or name a file in {name}_file"
+        return f"a secret must not be written here; set {variable_of(name)}, or name a file in {name}_file"
 
 
 def variable_of(key: str) -> str:
