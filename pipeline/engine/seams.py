@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 
 from reknit.pipeline.engine.member_loop import MemberLoop, ThreadLoop
 
@@ -62,6 +63,9 @@ class Brokers(Protocol):
     def admin(self, **options: Any) -> AIOKafkaAdminClient:  # noqa: ANN401  as above
         """Create a client for requests about groups; it is not connected."""
 
+    def client(self, **options: Any) -> AIOKafkaClient:  # noqa: ANN401  as above
+        """Create a client for requests about topics; it is not connected."""
+
     def generation(self, member: AIOKafkaConsumer) -> int:
         """Return the generation in which a member would commit now; negative if it has none."""
 
@@ -89,6 +93,9 @@ class KafkaBrokers:
 
     def admin(self, **options: Any) -> AIOKafkaAdminClient:  # noqa: ANN401  as in ``Brokers``
         return AIOKafkaAdminClient(**options)
+
+    def client(self, **options: Any) -> AIOKafkaClient:  # noqa: ANN401  as in ``Brokers``
+        return AIOKafkaClient(**options)
 
     def generation(self, member: AIOKafkaConsumer) -> int:
         return member._coordinator.generation  # type: ignore[no-any-return] # noqa: SLF001  no public call has it

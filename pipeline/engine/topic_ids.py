@@ -54,9 +54,9 @@ def as_kafka_shows(topic_id: bytes) -> str:
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode() if any(topic_id) else ""
 
 
-async def ask(client: AIOKafkaClient, names: list[str]) -> Look:
+async def ask(client: AIOKafkaClient, names: list[str], clock: Callable[[], float] = time.monotonic) -> Look:
     """Request the ids of topics by name; this creates no topic."""
-    began = time.monotonic()
+    began = clock()
     answer = await client.send(client.get_random_node(), TopicsRequest(names))
     entries = answer.to_object()["topics"]
     missing = UnknownTopicOrPartitionError.errno
@@ -72,6 +72,7 @@ class TopicIds:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._seams = runtime.seams
         self.names = {
             topic: (runtime.source_prefix + topic, runtime.prefix + make(0).state_topic)
             for topic, make in runtime.stages.items()
@@ -92,7 +93,7 @@ class TopicIds:
         Raises:
             KafkaError: the brokers refuse the client.
         """
-        asked = time.monotonic()
+        asked = self._seams.clock.monotonic()
         async with self._lock:
             if self._last.began < asked:
                 self._last = await self._ask()
@@ -103,9 +104,9 @@ class TopicIds:
             try:
                 async with asyncio.timeout(_ANSWER_SECONDS):
                     if self._client is None:
-                        self._client = AIOKafkaClient(**self._runtime.connection)
+                        self._client = self._seams.brokers.client(**self._runtime.connection)
                         await self._client.bootstrap()
-                    return await ask(self._client, self._every)
+                    return await ask(self._client, self._every, self._seams.clock.monotonic)
             except (KafkaError, OSError, asyncio.CancelledError) as error:
                 # Perhaps only this broker is down; a new client asks another one.
                 await self.close()

@@ -1,4 +1,4 @@
-"""The simulation's model of transactions gives the same answers as a real broker to the same random requests.
+"""The simulation's model of transactions and topics gives the same answers as a real broker to the same requests.
 
 Requests are sent raw, since clients hide errors and repeat requests. Two producers share a transactional id, so one
 fences the other. A broker writes markers in the background, so a request that finds them unfinished is repeated, as
@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import harness
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import (
     ConcurrentTransactions,
@@ -24,6 +24,7 @@ from aiokafka.errors import (
     NotCoordinatorForGroupError,
     NotEnoughReplicasError,
     NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
     for_code,
 )
 from aiokafka.protocol.produce import ProduceRequest
@@ -31,6 +32,8 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from simulation.tape import Tape
 from simulation.transactions import Cluster
+
+from reknit.pipeline.engine.topic_ids import ask
 
 pytestmark = pytest.mark.broker
 
@@ -207,3 +210,39 @@ async def test_the_model_answers_as_the_broker(broker, prefix, seed):
             assert found == expected
     finally:
         await real.client.close()
+
+
+async def test_a_topic_that_was_created_again_is_empty_has_another_id_and_no_former_position(broker, prefix):
+    topic, position = f"{prefix}again", 3
+    place = TopicPartition(topic, 0)
+    await harness.make_topics(broker.bootstrap, [topic], 1)
+    async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+        for _ in range(position + 1):
+            await producer.send_and_wait(topic, b"v")
+    real_id = await id_of(broker.bootstrap, topic)
+    await harness.recreate_topics(broker.bootstrap, [topic], 1)
+    model = Model().cluster
+    for at in range(position + 1):
+        model.produce(place, None, 1, 0, at, [(None, b"v", ())])
+    model_id = model.topic_id(topic)
+    model.recreate(topic)
+    assert (await id_of(broker.bootstrap, topic) != real_id) is (model.topic_id(topic) != model_id) is True
+    async with AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([place])
+        consumer.seek(place, position)
+        first, end = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
+        assert (first, end) == ({place: 0}, {place: 0})
+        with pytest.raises(OffsetOutOfRangeError):
+            await consumer.getmany(place, timeout_ms=30_000)
+    assert model.bounds(place, committed=True) == (0, 0)
+    with pytest.raises(OffsetOutOfRangeError):
+        model.fetch({place: position}, committed=True, most=10)
+
+
+async def id_of(bootstrap, topic):
+    client = AIOKafkaClient(bootstrap_servers=bootstrap)
+    try:
+        await client.bootstrap()
+        return (await ask(client, [topic])).ids[topic]
+    finally:
+        await client.close()

@@ -163,6 +163,27 @@ class SimReader:
         pass
 
 
+class SimClient:
+    """A connection for requests about topics."""
+
+    def __init__(self, cluster, network):
+        self._cluster, self._network, self._connection = cluster, network, {}
+
+    async def bootstrap(self):
+        pass
+
+    def get_random_node(self):
+        return 0
+
+    async def send(self, _node, request):
+        work, names = self._cluster.topics, tuple(request._topics)
+        found = await self._network.call(self._connection, "Metadata", work, names)
+        return SimpleNamespace(to_object=lambda: {"topics": found})
+
+    async def close(self):
+        self._connection.clear()
+
+
 class SimBrokers:
     def __init__(self, cluster, network):
         self._cluster, self._network = cluster, network
@@ -178,6 +199,9 @@ class SimBrokers:
 
     def admin(self, **_):
         return SimAdmin(self._cluster, self._network)
+
+    def client(self, **_):
+        return SimClient(self._cluster, self._network)
 
     def generation(self, member):
         return member.generation

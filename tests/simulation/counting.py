@@ -104,7 +104,7 @@ class Job:
             self._outputs_of[id(state)] = by_topic.get(OUT)
 
     def is_due(self, read, number):
-        """No record is kept in state."""
+        """No record is kept in state, and no worker has to end."""
         return False
 
     def check(self, read, number, *, is_compacted):

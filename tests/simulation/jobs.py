@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simulation import counting, sessions
+from simulation import counting, recreated, sessions
 
-JOBS = {"counting": counting.Job, "sessions": sessions.Job}
+JOBS = {"counting": counting.Job, "sessions": sessions.Job, "recreated": recreated.Job}
 
 
 def job_of(settings):

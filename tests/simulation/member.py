@@ -215,6 +215,9 @@ class SimConsumer:
             found = await self._network.call(self._data, "Fetch", work, wanted, self._committed, most)
         except _UNANSWERED:
             return {}
+        except OffsetOutOfRangeError as error:
+            ((place, position),) = error.args[0].items()
+            raise OffsetOutOfRangeError({TopicPartition(*place): position}) from None
         records = {}
         for place, (start, end, entries, limit) in found.items():
             tp = TopicPartition(*place)

@@ -57,6 +57,12 @@ MUTANTS = {
         "at-least-once",
         seeds=200,
     ),
+    "fetched records are not compared with the topic": Mutant(
+        "engine/partition", "await self._runtime.topics.confirm(self._offered_at)", "pass", seeds=300, job="recreated"
+    ),
+    "an opening ignores the topic of the position": Mutant(
+        "engine/topic_ids", "        if is_other_source:\n", "        if False:\n", seeds=300, job="recreated"
+    ),
     "the changelog is read before the former owner is fenced": Mutant(
         "engine/partition",
         """        try:

@@ -53,7 +53,10 @@ class Oracle:
 
     def is_drained(self):
         """True if all records are processed, and the markers of all transactions are written."""
-        return not any(log.open for log in self._cluster.logs.values()) and not self.behind()
+        return not self.is_open() and not self.behind()
+
+    def is_open(self):
+        return any(log.open for log in self._cluster.logs.values())
 
     def offsets(self):
         """The group's offsets by partition, with metadata."""

@@ -106,12 +106,14 @@ SESSION_CHOICES = {
 
 def plan_of(seed, *, exactly_once=True, job="counting"):
     stream = Tape(seed).stream("plan")
-    choices = CHOICES if job == "counting" else CHOICES | SESSION_CHOICES
+    choices = CHOICES | SESSION_CHOICES if job == "sessions" else CHOICES
     drawn = {name: stream.choice(found) for name, found in choices.items()}
     settings = Settings(exactly_once=exactly_once, job=job, **drawn)
-    row, most = (_row, 36) if job == "counting" else (_SessionRows(stream), 60)
+    row, most = (_SessionRows(stream), 60) if job == "sessions" else (_row, 36)
     rows = [row(stream) for _ in range(4 + stream.below(most))]
     faults = [FAULTS[stream.below(len(FAULTS))](stream) for _ in range(1 + stream.below(6))]
+    if job == "recreated":
+        faults.append(Fault("recreate", round(stream.fraction() * 3, 3)))
     if not exactly_once:  # without a fence, workers that are cut off or stopped are the interesting ones
         faults += [stream.choice([_outage, _freeze])(stream) for _ in range(2)]
     return Plan(str(seed), settings, rows, faults)

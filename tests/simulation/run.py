@@ -23,8 +23,9 @@ from simulation.world import run
 STORED = Path(__file__).with_name("stored.jsonl")
 # Every fifth schedule has at-least-once delivery.
 AT_LEAST_ONCE_EVERY = 5
-# Every sixth has the real stages, which take more time for each schedule.
+# Every sixth has the real stages, which take more time for each schedule, and every twelfth a re-created input.
 SESSIONS_EVERY = 6
+RECREATED_EVERY = 12
 
 
 def plans(first, count, delivery="both", job="both"):
@@ -32,8 +33,13 @@ def plans(first, count, delivery="both", job="both"):
     for number in range(count):
         seed = first + number if isinstance(first, int) else f"{first}-{number}"
         exactly_once = delivery == "exactly-once" or (delivery == "both" and number % AT_LEAST_ONCE_EVERY != 0)
-        drawn = "counting" if (number + 1) % SESSIONS_EVERY else "sessions"
-        yield plan_of(seed, exactly_once=exactly_once, job=drawn if job == "both" else job)
+        yield plan_of(seed, exactly_once=exactly_once, job=_job_of(number) if job == "both" else job)
+
+
+def _job_of(number):
+    if number % SESSIONS_EVERY == SESSIONS_EVERY - 1:
+        return "sessions"
+    return "recreated" if number % RECREATED_EVERY == 0 else "counting"
 
 
 def stored():

@@ -6,7 +6,9 @@ timers of the world.
 
 from __future__ import annotations
 
-from aiokafka.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidTxnState
+from collections import Counter
+
+from aiokafka.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidTxnState, OffsetOutOfRangeError
 from simulation.groups import Group
 from simulation.logs import MARKER, Log, Piece
 
@@ -23,6 +25,7 @@ class Cluster:
     def __init__(self, loop, stream, marker_seconds):
         self.loop, self._stream, self._marker_seconds = loop, stream, marker_seconds
         self.logs, self.transactions, self._pids = {}, {}, 0
+        self.creations = Counter()  # by topic, the number of times that it was created again
         self.group = Group(loop, stream)
         self.on_commit = lambda pieces: None  # called with the pieces of a transaction when its commit is decided
 
@@ -125,6 +128,23 @@ class Cluster:
             found.state = "complete"
         log.changed()
 
+    # Topics.
+
+    def topic_id(self, topic):
+        return b"%-8d" % (self.creations[topic] + 1) + topic.encode().ljust(8)[:8]
+
+    def topics(self, names):
+        """Return topics as a metadata request does."""
+        return [{"topic": name, "error_code": 0, "topic_id": self.topic_id(name)} for name in names]
+
+    def recreate(self, topic):
+        """Delete a topic and create it again; return the former logs by partition."""
+        former = {number: self.logs.pop((name, number)) for name, number in list(self.logs) if name == topic}
+        self.creations[topic] += 1
+        for log in former.values():
+            log.changed()
+        return former
+
     # For consumers.
 
     def bounds(self, place, committed):
@@ -135,6 +155,8 @@ class Cluster:
         found = {}
         for place, position in positions.items():
             log = self.log(*place)
+            if position > log.end:
+                raise OffsetOutOfRangeError({place: position})
             records, end, limit = log.read(max(position, log.start), committed=committed, most=most)
             if end != position:
                 found[place] = (position, end, records, limit)

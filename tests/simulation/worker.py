@@ -16,6 +16,7 @@ from simulation.plans import PARTITIONS
 from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Tuning
 from reknit.pipeline.engine.seams import Seams
 from reknit.pipeline.engine.source import Source
+from reknit.pipeline.engine.topic_ids import TopicIds, TopicWatch
 from reknit.pipeline.settings import Config
 
 PREFIX = "p."
@@ -53,11 +54,17 @@ class SimWorker:
         tuning = tuning_of(world.plan.settings)
         runtime = Runtime(self._config, world.job.stages, Counters(world.happened), tuning, seams=seams)
         runtime.partitions = PARTITIONS
+        if world.plan.settings.job == "recreated":
+            names = [PREFIX + topic for pair in world.job.states.items() for topic in pair]
+            runtime.topic_ids = {name: f"cluster {world.cluster.topic_id(name).hex()}" for name in names}
+            runtime.topics = TopicIds(runtime)
         return runtime
 
     async def live(self, machine):
         runtime = self._runtime(machine)
         await Source(runtime, []).start()
+        if runtime.topics is not None:
+            await TopicWatch(runtime, runtime.topics).start()
         watching = asyncio.ensure_future(self._watch(runtime))
         await runtime.failed.wait()
         watching.cancel()

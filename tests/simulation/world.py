@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 
 from msgspec import Struct
+from simulation.counting import SOURCE
 from simulation.disks import Machine
 from simulation.jobs import job_of
 from simulation.logs import MARKER, Piece
@@ -23,10 +24,14 @@ from simulation.transactions import Cluster
 from simulation.violations import ViolationError
 from simulation.worker import PREFIX, SimWorker
 
+from reknit.pipeline.engine.runtime import TopicChangedError
+
 LIMIT_SECONDS = 240.0
 _BETWEEN_STARTS = 0.3
 _LOOK_EVERY = 50  # callbacks
 _STARVED_SECONDS = 3.0
+# From the deletion of a topic to the first record of the next one of that name.
+_CREATION_SECONDS = 0.5
 
 
 class World:
@@ -46,6 +51,8 @@ class World:
         self.oracle = Oracle(self.cluster, self.job, exactly_once=settings.exactly_once, is_compacted=is_compacted)
         self.machines = [Machine(self.happened) for _ in range(WORKERS)]
         self._nodes, self._lives, self._is_fed, self._clocks = [None] * WORKERS, [0] * WORKERS, False, [0.0] * WORKERS
+        self._refused = set()  # workers that ended since a topic was re-created
+        self._feed_after = 0.0
 
     def run(self):
         """Run the schedule.
@@ -80,11 +87,14 @@ class World:
     def _is_done(self):
         if self.oracle.violation is not None:
             return True
+        if len(self._refused) == WORKERS:
+            return not self.oracle.is_open()
         return self._is_fed and not self.loop.steps % _LOOK_EVERY and self.oracle.is_drained()
 
     async def _feed(self):
         for row in self.plan.rows:
             await asyncio.sleep(row.pause)
+            await asyncio.sleep(max(0.0, self._feed_after - self.loop.now))
             log, piece = self.cluster.log(PREFIX + row.topic, row.partition), None
             if row.aborted:
                 piece = Piece(-1, log.end)
@@ -116,12 +126,15 @@ class World:
         failure = await worker.live(self.machines[number])
         self.happened["ended", getattr(failure, "code", "")] += 1
         self.loop.say(f"{self._nodes[number].name}  ends: {failure}")
+        if isinstance(failure, TopicChangedError):
+            self._refused.add(number)
         self.loop.on(None, 0.0, self._end, number, 1.0)
 
     def _end(self, number, seconds):
         self.loop.kill(self._nodes[number])
         self._nodes[number] = None
-        self.loop.on(None, seconds, self._start, number)
+        if number not in self._refused:
+            self.loop.on(None, seconds, self._start, number)
 
     # Faults.
 
@@ -160,6 +173,12 @@ class World:
             for number in range(PARTITIONS):
                 self.cluster.log(PREFIX + state, number).compact()
 
+    def _recreate(self, fault):
+        self._note(fault)
+        source = PREFIX + SOURCE
+        self.job.note_recreated(self.cluster.recreate(source), self.cluster.topic_id(source))
+        self._feed_after = self.loop.now + _CREATION_SECONDS
+
     def _flip_bits(self, fault):
         self._note(fault)
         for directory in self.machines[fault.worker].directories.values():
@@ -195,6 +214,7 @@ TIMED = {
     "outage": World._outage,
     "deaf": World._deaf,
     "compact": World._compact,
+    "recreate": World._recreate,
     "flip bits": World._flip_bits,
     "full disk": World._fill_disk,
     "clock jump": World._jump,

@@ -67,7 +67,7 @@ def brokers(monkeypatch):
             ]
             return SimpleNamespace(to_object=lambda: {"topics": topics})
 
-    monkeypatch.setattr(module, "AIOKafkaClient", Client)
+    monkeypatch.setattr("reknit.pipeline.engine.seams.AIOKafkaClient", Client)
     monkeypatch.setattr("aiokafka.client.AIOKafkaClient", Client)
     return found
 
