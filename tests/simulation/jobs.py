@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from simulation import counting, recreated, sessions
+from simulation import counting, expired, recreated, sessions
 
-JOBS = {"counting": counting.Job, "sessions": sessions.Job, "recreated": recreated.Job}
+JOBS = {
+    "counting": counting.Job,
+    "sessions": sessions.Job,
+    "recreated": recreated.Job,
+    "expired": expired.Job,
+}
 
 
 def job_of(settings):

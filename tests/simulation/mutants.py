@@ -60,6 +60,9 @@ MUTANTS = {
     "fetched records are not compared with the topic": Mutant(
         "engine/partition", "await self._runtime.topics.confirm(self._offered_at)", "pass", seeds=300, job="recreated"
     ),
+    "a worker waits for records that retention removed": Mutant(
+        "engine/source", "                actor.expired(first)\n", "                pass\n", seeds=100, job="expired"
+    ),
     "an opening ignores the topic of the position": Mutant(
         "engine/topic_ids", "        if is_other_source:\n", "        if False:\n", seeds=300, job="recreated"
     ),

@@ -114,6 +114,8 @@ def plan_of(seed, *, exactly_once=True, job="counting"):
     faults = [FAULTS[stream.below(len(FAULTS))](stream) for _ in range(1 + stream.below(6))]
     if job == "recreated":
         faults.append(Fault("recreate", round(stream.fraction() * 3, 3)))
+    if job == "expired":
+        faults += [Fault("expire", _time(stream), count=1 + stream.below(20)) for _ in range(2)]
     if not exactly_once:  # without a fence, workers that are cut off or stopped are the interesting ones
         faults += [stream.choice([_outage, _freeze])(stream) for _ in range(2)]
     return Plan(str(seed), settings, rows, faults)

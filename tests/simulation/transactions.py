@@ -155,9 +155,9 @@ class Cluster:
         found = {}
         for place, position in positions.items():
             log = self.log(*place)
-            if position > log.end:
+            if not log.start <= position <= log.end:
                 raise OffsetOutOfRangeError({place: position})
-            records, end, limit = log.read(max(position, log.start), committed=committed, most=most)
+            records, end, limit = log.read(position, committed=committed, most=most)
             if end != position:
                 found[place] = (position, end, records, limit)
         return found

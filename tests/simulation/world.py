@@ -179,6 +179,15 @@ class World:
         self.job.note_recreated(self.cluster.recreate(source), self.cluster.topic_id(source))
         self._feed_after = self.loop.now + _CREATION_SECONDS
 
+    def _expire(self, fault):
+        self._note(fault)
+        for number in range(PARTITIONS):
+            log = self.cluster.log(PREFIX + SOURCE, number)
+            before = log.entries
+            log.expire(fault.count)
+            self.job.note_removed(number, [entry for entry in before if entry.offset < log.start])
+            log.changed()
+
     def _flip_bits(self, fault):
         self._note(fault)
         for directory in self.machines[fault.worker].directories.values():
@@ -215,6 +224,7 @@ TIMED = {
     "deaf": World._deaf,
     "compact": World._compact,
     "recreate": World._recreate,
+    "expire": World._expire,
     "flip bits": World._flip_bits,
     "full disk": World._fill_disk,
     "clock jump": World._jump,

@@ -1,0 +1,33 @@
+"""The stage that counts, on an input from which retention removes records, also such that no worker has read yet.
+
+Those are lost, and the worker continues with the first record that is left. All others must have the results that they
+have in a run on an input without the lost ones.
+"""
+
+from __future__ import annotations
+
+from simulation import counting
+from simulation.counting import SOURCE, output_of
+
+from reknit.topics import DEAD_LETTERS
+
+
+class Job(counting.Job):
+    def __init__(self, settings):
+        super().__init__(settings)
+        self._removed = {}
+
+    def note_removed(self, number, entries):
+        self._removed.setdefault(number, []).extend(entries)
+
+    def check(self, read, number, *, is_compacted):
+        removed = [entry for entry in self._removed.get(number, ()) if not (entry.marker or entry.aborted)]
+        done = {output_of(entry)[0] for entry in read(counting.OUT, number)}
+        done |= {counting.letter_of(entry)[0] for entry in read(DEAD_LETTERS, number)}
+        survived = [entry for entry in removed if entry.offset in done]
+        self.happened["lost to retention"] += len(removed) - len(survived)
+
+        def with_removed(topic, partition):
+            return [*(survived if topic == SOURCE else ()), *read(topic, partition)]
+
+        super().check(with_removed, number, is_compacted=is_compacted)
