@@ -26,8 +26,10 @@ from typing import Any, Self
 import toy_stage
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
+from reknit.pipeline.engine.batches import records_of
 from reknit.pipeline.stages.base import Output, Record, Stage
 
 # A wait states the seconds that an idle machine needs at most. CI needs several times as long, and a longer limit costs
@@ -225,6 +227,16 @@ async def recreate_topics(
     await make_topics(bootstrap, names, partitions, copies, **config)
 
 
+async def find_coordinator(client: AIOKafkaClient, kind: int, name: str) -> None:
+    """Wait for the coordinator of a group or a transactional id, until the brokers have created the topic for it."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(KafkaError):
+                await client.coordinator_lookup(kind, name)
+                return
+            await asyncio.sleep(0.1)
+
+
 @contextlib.asynccontextmanager
 async def reader(bootstrap: str, isolation: str = "read_committed") -> AsyncIterator[AIOKafkaConsumer]:
     consumer = AIOKafkaConsumer(
@@ -259,17 +271,7 @@ async def read_all(
         end = await consumer.end_offsets(tps)
         while not all([await consumer.position(tp) >= end[tp] for tp in tps]):
             for tp, records in (await consumer.getmany(timeout_ms=100)).items():
-                found[tp.partition].extend(
-                    Record(
-                        partition=r.partition,
-                        offset=r.offset,
-                        key=r.key,
-                        value=r.value,
-                        headers=r.headers,
-                        timestamp=r.timestamp,
-                    )
-                    for r in records
-                )
+                found[tp.partition].extend(records_of(records))
     return found
 
 

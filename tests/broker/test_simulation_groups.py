@@ -11,7 +11,6 @@ import asyncio
 import heapq
 import itertools
 import random
-from contextlib import suppress
 
 import harness
 import pytest
@@ -115,16 +114,11 @@ class RealGroup:
         self._ids, self._names = {None: ""}, {}
 
     async def __aenter__(self):
-        """Connect, and find the coordinator, which makes the broker create its topic of offsets."""
         await self._admin.start()
         for client in (self._client, *self._waiting):
             await client.bootstrap()
-        async with asyncio.timeout(60):
-            while True:
-                with suppress(KafkaError):
-                    await self._client.coordinator_lookup(CoordinationType.GROUP, self._name)
-                    return self
-                await asyncio.sleep(0.1)
+        await harness.find_coordinator(self._client, CoordinationType.GROUP, self._name)
+        return self
 
     async def __aexit__(self, *_):
         await self._admin.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
 from types import SimpleNamespace
 
 import harness
@@ -20,7 +19,6 @@ from aiokafka.errors import (
     ConcurrentTransactions,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
-    KafkaError,
     NotCoordinatorForGroupError,
     NotEnoughReplicasError,
     NotLeaderForPartitionError,
@@ -89,14 +87,8 @@ class RealBroker:
         self.bootstrap, self.client = bootstrap, AIOKafkaClient(bootstrap_servers=bootstrap)
 
     async def start(self, tid):
-        """Connect, and find the coordinator, which makes the broker create its topic of transactions."""
         await self.client.bootstrap()
-        async with asyncio.timeout(60):
-            while True:
-                with suppress(KafkaError):
-                    await self.client.coordinator_lookup(CoordinationType.TRANSACTION, tid)
-                    return
-                await asyncio.sleep(0.1)
+        await harness.find_coordinator(self.client, CoordinationType.TRANSACTION, tid)
 
     async def call(self, name, *args):
         async with asyncio.timeout(30):

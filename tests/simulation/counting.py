@@ -84,6 +84,12 @@ def letter_of(entry):
     return int(dict(entry.headers)["reknit.error.offset"]), entry.key
 
 
+def results(read, number):
+    """Return the outputs and the dead letters of a partition."""
+    outputs = [output_of(entry) for entry in read(OUT, number)]
+    return outputs, [letter_of(entry) for entry in read(DEAD_LETTERS, number)]
+
+
 def state_of(entries):
     newest = {entry.key: entry.value for entry in entries if entry.key != POSITION}
     return {key: int(value) for key, value in newest.items() if value is not None}
@@ -109,11 +115,12 @@ class Job:
 
     def check(self, read, number, *, is_compacted):
         """Check the results of a partition; ``read`` returns the records of a topic in it."""
-        wanted = expected(read(SOURCE, number))
-        outputs = [output_of(entry) for entry in read(OUT, number)]
-        letters = [letter_of(entry) for entry in read(DEAD_LETTERS, number)]
+        outputs, letters = results(read, number)
         if not self._exactly_once:  # results may be repeated
             outputs, letters = list(dict.fromkeys(outputs)), list(dict.fromkeys(letters))
+        self._compare(read, number, expected(read(SOURCE, number)), outputs, letters, is_compacted=is_compacted)
+
+    def _compare(self, read, number, wanted, outputs, letters, *, is_compacted):
         compare("outputs", number, wanted.outputs, outputs)
         compare("dead letters", number, wanted.letters, letters)
         if (state := state_of(read(STATE, number))) != wanted.state:

@@ -7,9 +7,7 @@ have in a run on an input without the lost ones.
 from __future__ import annotations
 
 from simulation import counting
-from simulation.counting import SOURCE, output_of
-
-from reknit.topics import DEAD_LETTERS
+from simulation.counting import SOURCE, results
 
 
 class Job(counting.Job):
@@ -22,8 +20,8 @@ class Job(counting.Job):
 
     def check(self, read, number, *, is_compacted):
         removed = [entry for entry in self._removed.get(number, ()) if not (entry.marker or entry.aborted)]
-        done = {output_of(entry)[0] for entry in read(counting.OUT, number)}
-        done |= {counting.letter_of(entry)[0] for entry in read(DEAD_LETTERS, number)}
+        outputs, letters = results(read, number)
+        done = {offset for offset, *_ in (*outputs, *letters)}
         survived = [entry for entry in removed if entry.offset in done]
         self.happened["lost to retention"] += len(removed) - len(survived)
 

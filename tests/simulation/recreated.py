@@ -8,12 +8,11 @@ position begins with the new topic.
 from __future__ import annotations
 
 from simulation import counting
-from simulation.counting import SOURCE, STATE, Outcome, expected, letter_of, output_of, state_of
-from simulation.violations import ViolationError, compare
+from simulation.counting import SOURCE, STATE, Outcome, expected, results
+from simulation.violations import ViolationError
 
 from reknit.pipeline.engine.topic_ids import as_kafka_shows
 from reknit.pipeline.stages.base import POSITION, read_position
-from reknit.topics import DEAD_LETTERS
 from reknit.topics.positions import read_mark
 
 
@@ -46,20 +45,14 @@ class Job(counting.Job):
         present, former = read(SOURCE, number), self._former(number)
         entries = former if topic_id not in {"", self.id} and self.former is not None else present
         wanted = expected([entry for entry in entries if entry.offset < position])
-        outputs = [output_of(entry) for entry in read(counting.OUT, number)]
-        letters = [letter_of(entry) for entry in read(DEAD_LETTERS, number)]
+        outputs, letters = results(read, number)
         if not self._exactly_once:
             lost = expected(former) if entries is present else Outcome([], [], {})
             every = expected(entries)
             outputs, more = at_least_once(outputs, wanted.outputs, every.outputs, lost.outputs)
             letters, more_letters = at_least_once(letters, wanted.letters, every.letters, lost.letters)
             wanted = Outcome(more, more_letters, wanted.state)
-        compare("outputs", number, wanted.outputs, outputs)
-        compare("dead letters", number, wanted.letters, letters)
-        if (state := state_of(read(STATE, number))) != wanted.state:
-            raise ViolationError("state", f"partition {number} has {state}, expected {wanted.state}")
-        if self._exactly_once and not is_compacted:
-            self._check_transactions(read, number)
+        self._compare(read, number, wanted, outputs, letters, is_compacted=is_compacted)
 
     def _former(self, number):
         log = None if self.former is None else self.former.get(number)

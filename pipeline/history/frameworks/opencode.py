@@ -25,7 +25,7 @@ from reknit.pipeline.history.frameworks.base import (
 )
 from reknit.pipeline.history.readers.fields import Fields, as_list, as_object
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed, kind_named
+from reknit.pipeline.history.readers.tolerant import Inner, Placed, inner_only, kind_named
 from reknit.pipeline.model import Text, ToolResult, ToolUse
 
 # Texts that OpenCode writes in place of an old output, an interrupted compaction's question and a user's command.
@@ -220,7 +220,7 @@ def _outcome(called: str, status: str, state: Fields) -> ToolResult:
     for at, each in enumerate(listed):
         attached = Fields(each, f"{state.at('attachments')}.{at}", state.notes)
         attached.ignore("id", "sessionID", "messageID", "source")
-        blocks += [block for block, _ in file_part(attached) if isinstance(block, INNER)]
+        blocks += inner_only(file_part(attached), state.notes)
     text = parts.value_text(output)
     if not blocks:
         return parts.result(called, text)

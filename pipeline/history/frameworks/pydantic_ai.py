@@ -18,7 +18,7 @@ from reknit.pipeline.history.frameworks.base import Framework, Item, Members, Re
 from reknit.pipeline.history.pieces import ANTHROPIC, as_json
 from reknit.pipeline.history.readers.fields import Fields, arguments_object, as_list
 from reknit.pipeline.history.readers.rawjson import starts_with
-from reknit.pipeline.history.readers.tolerant import INNER, Inner, Placed
+from reknit.pipeline.history.readers.tolerant import Inner, Placed, inner_only
 from reknit.pipeline.model import Issuer, Role, Text, ToolResult, Turn, Unknown
 
 _OF_SYSTEM: Final = frozenset({"system-prompt", "instruction", "instruction-baseline"})
@@ -164,7 +164,7 @@ def _inner(value: Raw, path: str, reading: Reading) -> list[Inner]:
     for at, each in enumerate(as_list(value, path)):
         place = f"{path}.{at}"
         if starts_with(each, b"{") and word(Fields(each, place, reading.notes).members(), "kind") in _FILES:
-            blocks += [block for block, _ in _file(Fields(each, place, reading.notes)) if isinstance(block, INNER)]
+            blocks += inner_only(_file(Fields(each, place, reading.notes)), reading.notes)
         else:
             blocks.append(Text(text=parts.value_text(each)))
     return blocks
