@@ -153,7 +153,7 @@ class SessionLifetimes:
         return expired
 
     def let_expire(self, key: bytes) -> None:
-        """The session is held no longer: it expires with the next record if its gap has passed."""
+        """The session is held no longer: it expires with the first record after its gap."""
         self._deadlines.let_pass(key)
 
     def has_expired(self, key: bytes, at: int) -> bool:

@@ -263,9 +263,7 @@ class TurnsStage(KeepsSessions):
                 return Status.RELEASING
             if self._states.is_parked(key):
                 return Status.PARKED
-        if self._endings.has_expired(key, self._time):
-            self._endings.end(key, "expired", self._time)
-            self._free_session(key, names.EXPIRED, record, batch)
+        self._end_if_expired(key, self._time, record, batch)
         why = self._endings.why_over(key)
         if why is not None:
             return Status.EXPIRED if why == "expired" else Status.FORGOTTEN
@@ -322,6 +320,11 @@ class TurnsStage(KeepsSessions):
         batch.touched.add(key)
         batch.count_turn(event, "taken")
 
+    def _end_if_expired(self, key: bytes, now: int, record: Record, batch: _Batch) -> None:
+        if self._endings.has_expired(key, now):
+            self._endings.end(key, "expired", now)
+            self._free_session(key, names.EXPIRED, record, batch)
+
     def _free_session(self, key: bytes, how: str, record: Record, batch: _Batch) -> None:
         """Free both sides of a session that has ended; ``how`` is the header that notifies the stream side.
 
@@ -375,7 +378,7 @@ class TurnsStage(KeepsSessions):
                 if event.id is not UNSET:
                     forget_id(entry, event.id)
                 raise
-        self._go_on(key, release, batch)
+        self._go_on(key, release, record, batch)
 
     # A session that is being released: the waiting records are taken one by one, each at its own place in the log, and
     # records that come meanwhile wait too. So outputs are the same however far a release is when the next record comes.
@@ -405,9 +408,9 @@ class TurnsStage(KeepsSessions):
                 self._take(record, batch, is_due=True)
             except ReknitError as caught:
                 self._put_aside(record, caught, batch)
-        self._go_on(key, release, batch, was_done=not waited)
+        self._go_on(key, release, record, batch, was_done=not waited)
 
-    def _go_on(self, key: bytes, release: Release, batch: _Batch, *, was_done: bool = False) -> None:
+    def _go_on(self, key: bytes, release: Release, record: Record, batch: _Batch, *, was_done: bool = False) -> None:
         """After a record of a release was taken: see what holds for the session now.
 
         ``was_done`` is whether all that had waited was taken before.
@@ -423,6 +426,7 @@ class TurnsStage(KeepsSessions):
             self._wait_again(key, release, batch)
         elif following is None:
             self._states.releases.end(key)
+            self._end_if_expired(key, self._endings.now, record, batch)
             self._endings.let_expire(key)
 
     def _wait_again(self, key: bytes, release: Release, batch: _Batch) -> None:
