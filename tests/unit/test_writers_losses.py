@@ -73,6 +73,7 @@ CASES = [
     ("otel-genai", "assistant", (Thinking(thinking="x", signature=SIGNED),), {}, ("field_dropped", "signature")),
     ("otel-genai", "assistant", (RedactedThinking(data=SIGNED),), {}, ("thinking_dropped", "")),
     ("strands", "assistant", (Thinking(thinking="x", signature=SIGNED),), {}, ("thinking_dropped", "")),
+    ("langchain", "assistant", (Thinking(thinking=""),), {}, ("thinking_empty", "")),
     (
         "ai-sdk-model",
         "assistant",
