@@ -142,6 +142,7 @@ def main():
         found = documents(target)
         plain_units = plain_bytes = 0
         for kind, data in found.items():
+            pipeline.normalize(data, to=target)  # imports the target's modules
             sides = {
                 "ours": lambda data=data, target=target: measure.seconds_a_call(
                     lambda: pipeline.normalize(data, to=target)
