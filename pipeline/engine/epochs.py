@@ -54,8 +54,9 @@ class Epochs:
         """Begin a new epoch with ``start``.
 
         A former owner must not start one, since that would fence the present owner. The second look at the group
-        proves that no other worker owned the partition until the new epoch began. So the state in memory is still that
-        of the changelog, which is not read again.
+        proves that no other worker owned the partition until the new epoch began. A worker that opens a partition looks
+        too, after its epoch began and before it writes, so only an owner writes. Therefore the state in memory is still
+        that of the changelog, which is not read again.
 
         Raises:
             PartitionLostError: ``stuck``, if the group does not confirm the owner, or the start took too long.

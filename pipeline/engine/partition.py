@@ -304,11 +304,8 @@ class Partition:
         log.warning("%s partition %d is opened again: %s", *self._place, _words(error))
         await self._writer.close()
         while True:
-            await asyncio.sleep(self._backoff.pause())
-            if not self._runtime.answers:
-                await self._runtime.next_answer()
-                self._backoff.reset()
-            ours = await self._is_ours(group_offset(self.next, has_due=self._has_due))
+            await self._pause_to_retry()
+            ours = await self._asked_group()
             if ours is False:
                 # The group no longer knows this member, which joins again. The new owner opens the partition.
                 self.phase = Phase.CLOSED
@@ -319,6 +316,16 @@ class Partition:
                 # Without a lease no batch could be written. A group may accept commits, but answer no heartbeat.
                 self._note_failure(error)
         self._writer = self._new_writer(self._kept.stage)
+
+    async def _pause_to_retry(self) -> None:
+        await asyncio.sleep(self._backoff.pause())
+        if not self._runtime.answers:
+            await self._runtime.next_answer()
+            self._backoff.reset()
+
+    async def _asked_group(self) -> bool | None:
+        """Return whether this worker owns the partition, None if the group does not know it now."""
+        return await self._is_ours(group_offset(self.next, has_due=self._has_due))
 
     def _note_failure(self, error: Exception) -> None:
         now, patience = self._clock.monotonic() - self._runtime.run_clock.lost, self._tuning.stall_seconds
@@ -345,14 +352,20 @@ class Partition:
         self._kept.mark = self._kept.stored_mark
         if self._mark_at_opening is not None:
             self._kept.mark = await self._mark_at_opening(position, self._kept.stored_mark)
-        if position is not None and self._kept.mark != self._kept.stored_mark:
+        self._has_due = self._is_due()
+        # A worker that was suspended may open after its partition has another owner. That owner may begin a new epoch,
+        # which fences this one, and it does not read again what this one wrote in between (`Epochs.renew`).
+        while (ours := await self._asked_group()) is None:
+            await self._pause_to_retry()
+        if not ours:
+            self.phase = Phase.CLOSED
+        elif position is not None and self._kept.mark != self._kept.stored_mark:
             await self._adopt_ids(position)
         self._backlog.clear(self.next)
         if self.phase is Phase.CLOSED:
-            return  # closed in the meantime: asyncio.wait_for may lose a cancellation before Python 3.12
+            return  # also closed in the meantime: asyncio.wait_for may lose a cancellation before Python 3.12
         self.phase = Phase.WORKING
         self._committed_to = None
-        self._has_due = self._is_due()
         self._on_position(group_offset(self.next, has_due=self._has_due))
         self._on_room()
 
@@ -366,7 +379,6 @@ class Partition:
             "%s partition %d: the position was stored without topic ids; from now on it has %s and %s",
             *(*self._place, mark.input_id, mark.state_id),
         )
-        self._has_due = self._is_due()
         start = group_offset(position, has_due=self._has_due)
         end_offset = await self._write_batch(
             Batch([], {}, position, self._kept.format, self._has_due, mark, start, self._lease)

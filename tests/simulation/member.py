@@ -261,13 +261,13 @@ class SimAdmin:
 
     async def list_consumer_group_offsets(self, group, partitions):
         prefix = group.removesuffix("reknit")
-        for topic, number in partitions:
-            self._network.happened["opened", topic.removeprefix(prefix), number] += 1  # the engine asks at each opening
         work = self._cluster.group.offsets.get
         found = {}
         for tp in partitions:
             offset = await self._network.call(self._connection, "OffsetFetch", work, tuple(tp))
             found[tp] = OffsetAndMetadata(*(offset or (_NONE, "")))
+        for topic, number in partitions:  # the engine asks at each opening, and again if it gets no answer
+            self._network.happened["opened", topic.removeprefix(prefix), number] += 1
         return found
 
     async def close(self):

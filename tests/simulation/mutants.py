@@ -55,7 +55,7 @@ MUTANTS = {
         "continues = generation == self._last_generation + 1",
         "continues = True",
         "at-least-once",
-        seeds=200,
+        seeds=400,
     ),
     "fetched records are not compared with the topic": Mutant(
         "engine/partition", "await self._runtime.topics.confirm(self._offered_at)", "pass", seeds=300, job="recreated"
@@ -80,6 +80,9 @@ MUTANTS = {
             await self._writer.open()
 """,
         seeds=50,
+    ),
+    "an opening does not ask the group": Mutant(
+        "engine/partition", "(ours := await self._asked_group()) is None", "(ours := True) is None", seeds=1
     ),
     "a record of a release that was taken stays in the changelog": Mutant(
         "stages/waiting", "            self._removed.add(offset)\n", "            pass\n", job="sessions"

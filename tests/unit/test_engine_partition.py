@@ -184,9 +184,19 @@ async def make(monkeypatch):
     monkeypatch.setattr(module, "_REOPEN_SECONDS", 0.001)
 
     async def build(
-        *, state=None, position=None, state_format=1, scope=None, runtime=None, mark=UNMARKED, own=None, **tuning
+        *,
+        state=None,
+        position=None,
+        state_format=1,
+        scope=None,
+        runtime=None,
+        mark=UNMARKED,
+        own=None,
+        ours=(),
+        **tuning,
     ):
         broker = Broker()
+        broker.ours = list(ours)
         broker.state, broker.position, broker.format = state or {}, position, state_format
         broker.mark, broker.own = mark, own
         monkeypatch.setattr(state_module, "restore", broker.restore)
@@ -587,6 +597,20 @@ async def test_after_a_write_of_unknown_outcome_it_is_reopened(make, error, comm
     await until(lambda: actor.next == 4)
     assert broker.values == [b"0:1", b"1:2", b"2:3", b"3:4"], "once each, from the state that was committed"
     assert runtime.failure is None
+
+
+async def test_an_opening_ends_if_the_partition_has_another_owner(make):
+    # It was suspended since the assignment. It has fenced the owner, who opens again.
+    broker, actor, _ = await make(position=3, own=PositionMark(input_id="a", state_id="b"), ours=[False])
+    assert actor.phase is Phase.CLOSED
+    await until(lambda: broker.closed == 1)
+    assert (broker.opened, broker.batches, broker.positions) == (1, [], [])
+
+
+async def test_an_opening_waits_while_the_group_does_not_know_the_owner(make):
+    broker, actor, _ = await make(position=3, ours=[None, None, True])
+    assert actor.phase is Phase.WORKING
+    assert (broker.opened, broker.ours, broker.positions) == (1, [], [3])
 
 
 async def test_an_opening_that_takes_too_long_is_repeated(make, caplog):
