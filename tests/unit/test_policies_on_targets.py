@@ -181,3 +181,13 @@ def test_reasoning_is_dropped_with_the_tools_that_it_led_to_and_other_reasoning_
     messages = json.loads(session.request().body)["messages"]
     assert messages[1]["content"] == [{"text": "calling"}, {"text": "done"}]
     assert messages[3]["content"] == [THOUGHT, {"text": "a2"}]
+
+
+def test_a_turn_before_the_assistants_first_words_is_observed_by_policy():
+    given = {"model": HEAD["gemini"], "messages": [{"role": "assistant", "content": "Hi."}]}
+    given["messages"].append({"role": "user", "content": "Go on."})
+    done = normalize(json.dumps(given).encode(), to="gemini", policy={"mend": {"lead_inserted": "observe"}})
+    assert [turn["role"] for turn in json.loads(done.body)["contents"]] == ["model", "user"]
+    assert [(fix.code, fix.path, fix.observed) for fix in done.fixes] == [
+        ("lead_inserted", "messages.0.content.0", True)
+    ]

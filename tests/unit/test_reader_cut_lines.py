@@ -221,6 +221,14 @@ def test_a_line_that_would_take_others_away_is_not_read_up_to_its_cut(before, la
         assert about_lines(found) == [("line_unreadable", "lines.3")]
 
 
+def test_the_line_that_was_cut_is_the_newest_although_its_time_is_lost():
+    given, last = lines_of(
+        [*CLAUDE, user_line("u2", "u1", "another branch")], user_line("u3", "a1", "Go on from here.")
+    )
+    found = read(given + last[: last.index(b" from here")])
+    assert shown(found) == [*BEFORE, ("user", "Go on")]
+
+
 def test_a_message_that_was_cut_does_not_replace_a_longer_one():
     longer = ANSWER | {"toolCalls": [CALL | {"id": "call_2"}], "model": "m"}
     head, raw = lines_of([*GEMINI, ANSWER], longer)

@@ -33,6 +33,8 @@ def webp(kind: bytes, payload: bytes) -> bytes:
         (jpeg(3000, 20), Picture("image/jpeg", 3000, 20)),
         (jpeg(3000, 20, metadata=200_000), Picture("image/jpeg", 3000, 20)),
         (jpeg(3000, 20)[:-10], Picture("image/jpeg", 3000, 20)),  # cut after the size
+        # A restart marker has no length.
+        (jpeg(3000, 20).replace(b"\xff\xdb", b"\xff\xd0\xff\xdb"), Picture("image/jpeg", 3000, 20)),
         (jpeg(3000, 20)[:-11], Picture("image/jpeg")),
         (b"\xff\xd8\xff\xdb\x00\x04ab", Picture("image/jpeg")),
         (

@@ -182,6 +182,19 @@ def test_another_shape_has_the_place(name, role, blocks, members, fix):
     assert bool(free) != bool({fix[0], " ".join(fix)} & EVERYWHERE)
 
 
+@pytest.mark.parametrize(("issuer", "code"), [({}, "unknown_dropped"), ({"provider": "gemini"}, "native_dropped")])
+def test_an_unknown_part_of_a_result_is_named(issuer, code):
+    part = Unknown(kind="hologram", raw=raw({"type": "hologram"}), **({"issuer": Issuer(**issuer)} if issuer else {}))
+    turns = (
+        Turn(role="assistant", blocks=(CALL,), index=0),
+        Turn(role="user", blocks=(ToolResult(tool_use_id="c1", content=[Text(text="x"), part]),), index=1),
+    )
+    fixes = [
+        (fix.code, fix.detail) for writer in WRITERS.values() for fix in write(Conversation(turns=turns), writer).fixes
+    ]
+    assert fixes == [(code, "hologram")] * len(WRITERS)
+
+
 def test_calls_of_one_answer_are_after_its_words_where_results_are_parts_of_calls():
     codes, kept = lost("ai-sdk-ui", "assistant", CALL, Text(text="x"))
     assert codes == [("call_moved", "")]
