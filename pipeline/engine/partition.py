@@ -303,7 +303,7 @@ class Partition:
         self._note_failure(error)
         log.warning("%s partition %d is opened again: %s", *self._place, _words(error))
         await self._writer.close()
-        while True:
+        while self.phase is Phase.OPENING:
             await self._pause_to_retry()
             ours = await self._asked_group()
             if ours is False:
@@ -312,10 +312,10 @@ class Partition:
                 return
             if ours:
                 if self._runtime.lease.lasts(self._clock.monotonic()):
-                    break
+                    self._writer = self._new_writer(self._kept.stage)
+                    return
                 # Without a lease no batch could be written. A group may accept commits, but answer no heartbeat.
                 self._note_failure(error)
-        self._writer = self._new_writer(self._kept.stage)
 
     async def _pause_to_retry(self) -> None:
         await asyncio.sleep(self._backoff.pause())
@@ -355,8 +355,10 @@ class Partition:
         self._has_due = self._is_due()
         # A worker that was suspended may open after its partition has another owner. That owner may begin a new epoch,
         # which fences this one, and it does not read again what this one wrote in between (`Epochs.renew`).
-        while (ours := await self._asked_group()) is None:
+        ours = await self._asked_group()
+        while ours is None and self.phase is Phase.OPENING:
             await self._pause_to_retry()
+            ours = await self._asked_group()
         if not ours:
             self.phase = Phase.CLOSED
         elif position is not None and self._kept.mark != self._kept.stored_mark:

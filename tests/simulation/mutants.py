@@ -82,7 +82,10 @@ MUTANTS = {
         seeds=50,
     ),
     "an opening does not ask the group": Mutant(
-        "engine/partition", "(ours := await self._asked_group()) is None", "(ours := True) is None", seeds=1
+        "engine/partition",
+        "        ours = await self._asked_group()\n        while ours is None",
+        "        ours: bool | None = True\n        while ours is None",
+        seeds=1,
     ),
     "a record of a release that was taken stays in the changelog": Mutant(
         "stages/waiting", "            self._removed.add(offset)\n", "            pass\n", job="sessions"

@@ -765,11 +765,13 @@ async def test_it_waits_while_no_broker_answers_and_the_wait_does_not_count_as_a
     await until(lambda: broker.opened == 2 and actor.phase is Phase.WORKING)
 
 
-async def test_closing_while_opening_succeeds_although_the_cancellation_is_swallowed(make):
+@pytest.mark.parametrize("answers", [[True], [None] * 1000], ids=["owner", "a rebalance is under way"])
+async def test_closing_while_opening_succeeds_although_the_cancellation_is_swallowed(make, answers):
     broker, actor, _ = await make()
     opens = asyncio.Event()
 
     async def deaf():
+        broker.ours = answers
         opens.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
