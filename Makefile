@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+BROKER_WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
@@ -40,9 +41,10 @@ format: $(VENV)/.dev ## format, and fix what ruff can fix
 unit: $(VENV)/.dev $(SDKS) ## tests that need no broker of their own, in parallel
 	@$(PYTEST) -n $(WORKERS) --ignore=tests/broker --ignore=tests/benchmarks tests
 
-# Files in their order: those with few tests, which last longest, come early (test_chaos).
+# Files in their order: those with few tests, which last longest, come early (test_chaos). These tests wait more than they
+# compute, so there is one process more.
 broker: $(VENV)/.dev ## tests on a real Apache Kafka; without Java 17 skipped, or failed with REKNIT_REQUIRE_KAFKA=1
-	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/broker
+	@$(PYTEST) -n $(BROKER_WORKERS) --dist loadfile --no-loadscope-reorder tests/broker
 
 sdks: tests/js/node_modules examples/screens/node_modules ## install the JavaScript packages that tests run (npm)
 
