@@ -64,13 +64,11 @@ class _Timers:
             self._queued[key] = time
             heapq.heappush(self._heap, (time, key))
 
-    def let_pass(self, key: bytes) -> None:
-        """A key is held no longer."""
-        if key in self.times:
-            self.set_time(key, self.times[key])
-
     def take_passed(self, now: int, most: int, held: Collection[bytes] = ()) -> list[bytes]:
-        """Take up to ``most`` keys whose time is before ``now``; those that are ``held`` keep it until ``let_pass``."""
+        """Take up to ``most`` keys whose time is before ``now``; those that are ``held`` keep it.
+
+        A kept time comes again only if it is set again.
+        """
         passed: list[bytes] = []
         while self._heap and self._heap[0][0] < now and len(passed) < most:
             time, key = heapq.heappop(self._heap)
@@ -112,7 +110,8 @@ class SessionLifetimes:
         self._saved_now = 0
         self._changes: dict[bytes, bytes | None] = {}
         self._forgotten = False
-        # Sessions with records whose turn is still to come: they do not expire before ``let_expire``.
+        # Sessions with records whose turn is still to come do not expire meanwhile. When their last record was taken, the
+        # caller ends those that have expired by then (``has_expired``).
         self.held: Collection[bytes] = ()
 
     def __bool__(self) -> bool:
@@ -151,10 +150,6 @@ class SessionLifetimes:
             self._changes[DEADLINE + key] = None
             self.end(key, "expired", self._now)
         return expired
-
-    def let_expire(self, key: bytes) -> None:
-        """The session is held no longer: it expires with the first record after its gap."""
-        self._deadlines.let_pass(key)
 
     def has_expired(self, key: bytes, at: int) -> bool:
         """Return True if a session's gap has passed at a time though nothing has freed it yet."""

@@ -427,7 +427,6 @@ class TurnsStage(KeepsSessions):
         elif following is None:
             self._states.releases.end(key)
             self._end_if_expired(key, self._endings.now, record, batch)
-            self._endings.let_expire(key)
 
     def _wait_again(self, key: bytes, release: Release, batch: _Batch) -> None:
         """A record of a release could not be processed: those after it wait again, and so do those that came since."""

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import stage_runs
 from build import answered, call, user
+from msgspec import structs
 from stage_runs import in_batches, processed, restored, turn
 
 from reknit.pipeline.cli.config import session_defaults
@@ -116,9 +117,11 @@ def test_batches_and_restarts_change_no_record(size: int) -> None:
     assert shown(outputs) == shown(expected)
 
 
-def test_a_record_names_the_event_that_was_changed() -> None:
-    given = records([text("In /opt/windsurf/a, "), text("/opt/windsurf/b, /opt/windsurf/c, "), b'{"type":"done"}'], 5)
-    fixes = of(EventsStage(DEFAULTS).process(given).outputs, HISTORY_FIXES)
+@pytest.mark.parametrize("source", ["", "cascade"], ids=["of the records", "of the configuration"])
+def test_a_record_names_the_event_that_was_changed(source: str) -> None:
+    said = [text("In /opt/windsurf/a, "), text("/opt/windsurf/b, /opt/windsurf/c, "), b'{"type":"done"}']
+    given = records(said, 5, headers=SOURCE[1:] if source else SOURCE)
+    fixes = of(EventsStage(structs.replace(DEFAULTS, source=source)).process(given).outputs, HISTORY_FIXES)
     assert [(fix["offset"], fix["number"]) for fix in fixes] == [(5, 0), (6, 0), (6, 1)]
 
 

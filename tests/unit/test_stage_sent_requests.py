@@ -112,7 +112,9 @@ def test_a_sent_request_is_not_withdrawn():
 @pytest.mark.parametrize("memory", ["no", [1], [[], [["signature", "AAEC", 3, ""]]], [[["row"]]], {}])
 def test_a_memory_that_cannot_be_read_is_a_dead_letter(memory):
     found = run(OPENED, mirrored(user("hi")), sent(memory=memory))
-    assert letters(of(found, DEAD_LETTERS)) == [(2, "bad_memory")]
+    (letter,) = of(found, DEAD_LETTERS)
+    assert letters([letter]) == [(2, "bad_memory")]
+    assert dict(letter.headers)["reknit.error.path"] == b"memory"
     assert published(found) == []
 
 

@@ -1,0 +1,23 @@
+"""What a worker's configuration means for its clients and its host."""
+
+from __future__ import annotations
+
+import pytest
+
+from reknit.pipeline.engine.host import make_app
+from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Scope, Tuning
+from reknit.pipeline.settings import Config
+
+
+@pytest.mark.parametrize(("reads", "name"), [(None, "reknit"), ("live.", "shadow.reknit"), ("shadow.", "reknit")])
+def test_the_clients_of_a_shadow_have_a_name_of_their_own(reads, name):
+    # Quotas and logs of brokers are by client id.
+    scope = Scope() if reads is None else Scope(source_prefix=reads)
+    runtime = Runtime(Config(prefix="shadow."), {}, NoMetrics(), Tuning(), scope=scope)
+    assert runtime.connection["client_id"] == name
+
+
+async def test_the_host_opens_no_port_and_keeps_its_files_in_the_state_directory(tmp_path):
+    app = make_app(Runtime(Config(state_dir=str(tmp_path)), {}, NoMetrics(), Tuning()))
+    assert not app.conf.web_enabled
+    assert app.conf.datadir == tmp_path / "faust"
