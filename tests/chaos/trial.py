@@ -26,6 +26,8 @@ DEFAULTS = msgspec.structs.replace(lab.DEFAULTS, on_dead_letter="park")
 # Small, since the script's histories are: about every second request becomes an object.
 _OBJECT_BYTES = 400
 _RATE = 100
+# Records of the shortest fault, so that workers write during each one on a busy machine too.
+_LEAST_SENT = 500
 _WORKERS = 2
 _SECONDS = 300.0
 # The valid exit statuses of a worker: stopped, killed, or with nothing committed since its broker or its partition was
@@ -136,6 +138,8 @@ class Pipeline:
             await asyncio.sleep(1)
             await inflict(self)
             await asyncio.sleep(1)
+            while feeder.sent.total() < _LEAST_SENT:  # noqa: ASYNC110  it sends by itself
+                await asyncio.sleep(0.1)
         self._sent += feeder.sent
         for worker in self.workers:
             if not worker.running:
