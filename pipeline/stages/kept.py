@@ -110,8 +110,8 @@ class SessionLifetimes:
         self._saved_now = 0
         self._changes: dict[bytes, bytes | None] = {}
         self._forgotten = False
-        # Sessions with records whose turn is still to come do not expire meanwhile. When their last record was taken, the
-        # caller ends those that have expired by then (``has_expired``).
+        # Sessions with records whose turn is still to come do not expire meanwhile. When their last record was taken,
+        # the caller ends those that have expired by then (``has_expired``).
         self.held: Collection[bytes] = ()
 
     def __bool__(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reknit.pipeline.engine.host import make_app
-from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Scope, Tuning
+from reknit.pipeline.engine.runtime import NoMetrics, Runtime, Scope, StartupError, Tuning
+from reknit.pipeline.engine.worker import _make_directory
 from reknit.pipeline.settings import Config
 
 
@@ -21,3 +22,15 @@ async def test_the_host_opens_no_port_and_keeps_its_files_in_the_state_directory
     app = make_app(Runtime(Config(state_dir=str(tmp_path)), {}, NoMetrics(), Tuning()))
     assert not app.conf.web_enabled
     assert app.conf.datadir == tmp_path / "faust"
+
+
+def test_the_state_directory_is_made_with_those_above_it(tmp_path):
+    runtime = Runtime(Config(state_dir=str(tmp_path / "a" / "b")), {}, NoMetrics(), Tuning())
+    for _ in range(2):
+        _make_directory(runtime)
+    assert runtime.state_dir.is_dir()
+    (tmp_path / "file").touch()
+    unusable = Runtime(Config(state_dir=str(tmp_path / "file" / "b")), {}, NoMetrics(), Tuning())
+    with pytest.raises(StartupError) as caught:
+        _make_directory(unusable)
+    assert caught.value.code == "state_dir_unusable"

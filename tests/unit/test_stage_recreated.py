@@ -49,7 +49,8 @@ def sent(outputs):
 @pytest.mark.parametrize("restart", [None, "changelog", "store"])
 def test_a_session_keeps_its_history_and_begins_a_new_first(restart):
     before, after = [OPENED, turn(user("one"))], [turn(user("two")), turn(said("so")), turn(user("three"))]
-    outputs, _, state = run(before, after, restart=restart)
+    outputs, stage, state = run(before, after, restart=restart)
+    assert stage.find(KEY).is_carried
     assert [row[:3] for row in sent(outputs)] == [
         (["one"], 0, "agent.turns.v1/2/1"),
         (["one", "two"], BASE, "agent.turns.v1/2/0"),
@@ -61,7 +62,8 @@ def test_a_session_keeps_its_history_and_begins_a_new_first(restart):
 
 def test_sessions_with_equal_first_offsets_make_different_ids():
     life = [OPENED, turn(user("hi")), CLOSED]
-    outputs, *_ = run(life, life)
+    outputs, stage, _ = run(life, life[:-1])
+    assert not stage.find(KEY).is_carried
     (_, first, cause, one), (_, second, same_cause, other) = sent(outputs)
     assert (first, second, cause == same_cause) == (0, BASE, True)
     assert [
