@@ -59,7 +59,9 @@ def options():
     parser.add_argument("--delivery", choices=["both", "exactly-once", "at-least-once"], default="both")
     parser.add_argument("--job", choices=["both", *JOBS], default="both", help="the work of the stages")
     parser.add_argument("--digest", action="store_true", help="print a digest of each schedule")
-    parser.add_argument("--keep-going", action="store_true", help="only count failures")
+    failures = parser.add_mutually_exclusive_group()
+    failures.add_argument("--keep-going", action="store_true", help="only count failures")
+    failures.add_argument("--no-shrink", action="store_true", help="end at the first failure, and do not shrink it")
     parser.add_argument("--show", type=Path, help="print the report of a plan in a file")
     return parser.parse_args()
 
@@ -86,10 +88,12 @@ def main():
             say(plan.seed, finished.digest)
         if violation is not None:
             failures += 1
-            if not given.keep_going:
+            if not (given.keep_going or given.no_shrink):
                 fail(plan, violation)
                 return 1
             say(f"seed {plan.seed}: {violation}: {dump(plan.faults).decode()}")
+            if given.no_shrink:
+                return 1
     seconds = time.process_time() - began
     say(f"{given.seeds} schedules, {failures} failed, {given.seeds / seconds * 60:.0f} per minute of processor time")
     say("; ".join(f"{name}: {count}" for name, count in sorted(happened.items(), key=str)))
