@@ -1,4 +1,4 @@
-"""What a worker's configuration means for its clients and its host."""
+"""The clients and the host of a worker, by its configuration."""
 
 from __future__ import annotations
 
