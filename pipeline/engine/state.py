@@ -258,7 +258,7 @@ async def restore(
                 end = (await reader.end_offsets([changelog]))[changelog]
                 first = (await reader.beginning_offsets([changelog]))[changelog]
         except TimeoutError:
-            raise PartitionLostError("stuck", f"no answer about {changelog} for {patience:.0f} s") from None
+            raise PartitionLostError("stuck", f"no answer about {_named(changelog)} for {patience:.0f} s") from None
         reader.seek(changelog, start(first, end))
         found = await _read_to(reader, changelog, end, apply, on_progress, patience=patience, clock=clock)
     except REFUSALS as error:
@@ -266,6 +266,10 @@ async def restore(
     finally:
         await stop_reader(reader)
     return structs.replace(found, seconds=clock.monotonic() - started)
+
+
+def _named(place: TopicPartition) -> str:
+    return f"{place.topic} partition {place.partition}"
 
 
 async def _read_to(
@@ -288,7 +292,7 @@ async def _read_to(
             reached, moved_at = at, clock.monotonic()
         elif clock.monotonic() - moved_at > patience:
             raise PartitionLostError(
-                "stuck", f"no progress in {changelog} at offset {at} of {end} for {patience:.0f} s"
+                "stuck", f"no progress in {_named(changelog)} at offset {at} of {end} for {patience:.0f} s"
             )
         most = max(1, int(_HELD_BYTES / record_bytes))
         records = (await reader.getmany(changelog, timeout_ms=_POLL_MS, max_records=most)).get(changelog, ())
@@ -308,7 +312,7 @@ async def _read_to(
         except Exception as error:
             raise EngineError(
                 "state_unreadable",
-                f"{changelog} holds state that cannot be read, near offset {at} ({where(error)}). "
+                f"{_named(changelog)} holds state that cannot be read, near offset {at} ({where(error)}). "
                 "Was it written by a newer version, or by something else?",
             ) from error
         if on_progress is not None:
@@ -317,7 +321,7 @@ async def _read_to(
     if state_format not in STATE_FORMATS:
         raise EngineError(
             "state_newer",
-            f"{changelog} holds state of format {state_format}, which a newer version of Reknit wrote; this one reads "
-            f"up to {STATE_FORMATS[-1]}. Run the newer version.",
+            f"{_named(changelog)} holds state of format {state_format}, which a newer version of Reknit wrote; this one "
+            f"reads up to {STATE_FORMATS[-1]}. Run the newer version.",
         )
     return Restored(source_position, state_format, count, 0.0, end, mark)

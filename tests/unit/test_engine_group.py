@@ -752,3 +752,25 @@ async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(member, br
     async with asyncio.timeout(60):
         await member.stop()
     assert "the worker did not leave the group, its session will expire: TimeoutError" in caplog.messages
+
+
+async def test_a_log_that_stays_shorter_than_its_position_ends_the_worker(brokers, monkeypatch):
+    now = [100.0]
+    runtime = runtime_with(brokers)
+    monkeypatch.setattr(runtime.seams, "clock", SimpleNamespace(monotonic=lambda: now[0]))
+    source, expired = Source(runtime, []), []
+    source.actors[PLACE] = SimpleNamespace(phase=Phase.WORKING, waits_for=5, expired=expired.append)
+    assert [source._position_within(PLACE, bounds) for bounds in (None, (0, 5), (5, 5), (6, 9))] == [5, 5, 5, 5]
+    assert expired == [6]
+    # Right after a broker's failure a log may seem shorter than it is.
+    assert source._position_within(PLACE, (0, 4)) is None
+    now[0] += 10
+    assert source._position_within(PLACE, (0, 4)) is None
+    assert source._position_within(PLACE, (0, 5)) == 5
+    now[0] += 10
+    assert source._position_within(PLACE, (0, 4)) is None
+    assert runtime.failure is None
+    now[0] += 10.1
+    assert source._position_within(PLACE, (0, 4)) is None
+    assert runtime.failure.code == "position_beyond_end"
+    assert "p.in.v1 partition 0 ends at offset 4, but it was processed up to 5" in str(runtime.failure)

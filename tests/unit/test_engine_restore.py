@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 
 from reknit.pipeline.engine import seams
 from reknit.pipeline.engine.batches import fetched_size
-from reknit.pipeline.engine.runtime import PartitionLostError
+from reknit.pipeline.engine.runtime import EngineError, PartitionLostError
 from reknit.pipeline.engine.state import restore
 from reknit.pipeline.stages.base import POSITION, position_value
 
@@ -127,3 +127,16 @@ async def test_a_broker_that_does_not_answer_ends_the_read(monkeypatch):
         async with asyncio.timeout(60):
             await read(monkeypatch, changelog, patience=0.01)
     assert lost.value.code == "stuck"
+
+
+async def test_state_that_cannot_be_read_names_the_changelog_and_the_place(monkeypatch):
+    monkeypatch.setattr(seams, "AIOKafkaConsumer", Changelog([b"1", b"2"], fetched=MIB))
+
+    def apply(key, value):
+        raise ValueError("secret content")
+
+    with pytest.raises(EngineError) as caught:
+        await restore({}, *PLACE, apply, committed_only=True)
+    assert caught.value.code == "state_unreadable"
+    assert "state.v1 partition 0 holds state that cannot be read, near offset 0 (ValueError at " in str(caught.value)
+    assert "secret" not in str(caught.value)
