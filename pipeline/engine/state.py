@@ -321,7 +321,7 @@ async def _read_to(
     if state_format not in STATE_FORMATS:
         raise EngineError(
             "state_newer",
-            f"{_named(changelog)} holds state of format {state_format}, which a newer version of Reknit wrote; this one "
-            f"reads up to {STATE_FORMATS[-1]}. Run the newer version.",
+            f"{_named(changelog)} holds state of format {state_format}, which a newer version of Reknit wrote; this "
+            f"one reads up to {STATE_FORMATS[-1]}. Run the newer version.",
         )
     return Restored(source_position, state_format, count, 0.0, end, mark)
