@@ -305,7 +305,7 @@ class Partition:
         await self._writer.close()
         while self.phase is Phase.OPENING:
             await self._pause_to_retry()
-            ours = await self._asked_group()
+            ours = await self._ask_group()
             if ours is False:
                 # The group no longer knows this member, which joins again. The new owner opens the partition.
                 self.phase = Phase.CLOSED
@@ -323,7 +323,7 @@ class Partition:
             await self._runtime.next_answer()
             self._backoff.reset()
 
-    async def _asked_group(self) -> bool | None:
+    async def _ask_group(self) -> bool | None:
         """Return whether this worker owns the partition, None if the group does not know it now."""
         return await self._is_ours(group_offset(self.next, has_due=self._has_due))
 
@@ -355,10 +355,10 @@ class Partition:
         self._has_due = self._is_due()
         # A worker that was suspended may open after its partition has another owner. That owner may begin a new epoch,
         # which fences this one, and it does not read again what this one wrote in between (`Epochs.renew`).
-        ours = await self._asked_group()
+        ours = await self._ask_group()
         while ours is None and self.phase is Phase.OPENING:
             await self._pause_to_retry()
-            ours = await self._asked_group()
+            ours = await self._ask_group()
         if not ours:
             self.phase = Phase.CLOSED
         elif position is not None and self._kept.mark != self._kept.stored_mark:
@@ -368,6 +368,7 @@ class Partition:
             return  # also closed in the meantime: asyncio.wait_for may lose a cancellation before Python 3.12
         self.phase = Phase.WORKING
         self._committed_to = None
+        # The ownership check has committed it, but an earlier offset may still wait to be committed.
         self._on_position(group_offset(self.next, has_due=self._has_due))
         self._on_room()
 

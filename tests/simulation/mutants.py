@@ -83,7 +83,7 @@ MUTANTS = {
     ),
     "an opening does not ask the group": Mutant(
         "engine/partition",
-        "        ours = await self._asked_group()\n        while ours is None",
+        "        ours = await self._ask_group()\n        while ours is None",
         "        ours: bool | None = True\n        while ours is None",
         seeds=1,
     ),

@@ -88,11 +88,11 @@ def main():
             say(plan.seed, finished.digest)
         if violation is not None:
             failures += 1
-            if not (given.keep_going or given.no_shrink):
+            if given.keep_going or given.no_shrink:
+                say(f"seed {plan.seed}: {violation}: {dump(plan.faults).decode()}")
+            else:
                 fail(plan, violation)
-                return 1
-            say(f"seed {plan.seed}: {violation}: {dump(plan.faults).decode()}")
-            if given.no_shrink:
+            if not given.keep_going:
                 return 1
     seconds = time.process_time() - began
     say(f"{given.seeds} schedules, {failures} failed, {given.seeds / seconds * 60:.0f} per minute of processor time")

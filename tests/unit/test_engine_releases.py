@@ -338,8 +338,9 @@ async def test_a_process_that_ends_at_any_commit_loses_and_repeats_nothing(make,
         repeated = changelog.batches.pop(number - 1)
         assert repeated.outputs == changelog.batches[number - 1].outputs
     assert by_session(changelog) == by_session(calm)
-    assert runtime.failure is None
-    assert (changelog.told, changelog.told[-1]) == (sorted(changelog.told), len(STORY))
+    # Opened again at the end, it asks with that position, and commits it.
+    times = 2 if (number, durable) == (calm.writes, "all") else 1
+    assert (changelog.told.count(len(STORY)), runtime.failure) == (times, None), "the group hears of the end at the end"
 
 
 class Buggy(TurnsStage):
