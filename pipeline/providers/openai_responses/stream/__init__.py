@@ -8,7 +8,7 @@ make up another for each event (GitHub Copilot), and so they do for the response
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from typing import Any, Final, get_args
 from zlib import crc32
 
 import msgspec
@@ -57,6 +57,7 @@ class OpenAiResponses(PayloadDecoder[ResponsesDecoderState]):
         self._restored = False
 
     def payload(self, payload: bytes) -> list[Event]:
+        event: Any  # `kind` below distinguishes the events, which mypy does not follow
         try:
             event = wire.decode(payload)
         except msgspec.ValidationError:
