@@ -8,6 +8,7 @@ free-form JSON stay raw bytes: ``1.0`` stays ``1.0``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -163,6 +164,26 @@ class JoinedTurn(Turn, frozen=True, kw_only=True, gc=False):
     """Several input messages as one turn, with the blocks of all; each of ``items`` has its own index and members."""
 
     items: tuple[Turn, ...]
+
+
+def has_media(turn: Turn) -> bool:
+    """Return True if a turn holds an image or a document, in a result or not."""
+    for block in turn.blocks:
+        kind = type(block)
+        if kind is Image or kind is Document:
+            return True
+        if kind is ToolResult and type(block.content) is list and any(type(part) is not Text for part in block.content):  # type: ignore[union-attr]  # its class was compared
+            return True
+    return False
+
+
+def media_in(turn: Turn) -> Iterator[Image | Document]:
+    """Yield the images and documents of a turn, in results or not."""
+    for block in turn.blocks:
+        parts = block.content if isinstance(block, ToolResult) and isinstance(block.content, list) else (block,)
+        for part in parts:
+            if isinstance(part, (Image, Document)):
+                yield part
 
 
 def messages_in(turn: Turn) -> tuple[Turn, ...]:

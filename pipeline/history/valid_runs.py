@@ -29,6 +29,7 @@ from reknit.pipeline.model import (
     ToolResult,
     ToolUse,
     Turn,
+    has_media,
 )
 from reknit.pipeline.policy import Policy
 
@@ -195,12 +196,13 @@ class _Scan:
             return None
         if turn.ids_made and not _has_made_ids(turn):
             return None
-        calls = self._calls(turn.blocks, at, made=turn.ids_made, special=turn.own is not UNSET)
-        if calls:
+        made = turn.ids_made
+        calls = self._calls(turn.blocks, at, made=made, special=turn.own is not UNSET)
+        if calls and self.made is not made:
             # Ids of one kind in a run: those that repair makes depend on each id before them.
-            if self.made is not turn.ids_made and self.made is not None:
+            if self.made is not None:
                 return None
-            self.made = turn.ids_made
+            self.made = made
         return calls
 
     def calls_of_items(self, items: Sequence[Turn], at: int) -> _Calls | None:
@@ -226,6 +228,7 @@ class _Scan:
     def _calls(self, blocks: Iterable[Block], at: int, *, made: bool, special: bool) -> _Calls | None:
         """The names of calls in the blocks of a valid assistant turn, by id; ``special`` if its members make it so."""
         calls: _Calls = _CallsWithoutIds() if made else {}
+        known = self._known
         says, blank, thinks = False, False, False
         block: Any  # looked at by its class, for speed
         for block in blocks:
@@ -243,21 +246,15 @@ class _Scan:
                 says = True
             elif kind is ToolUse:
                 call, name, data = block.id, block.name, bytes(block.input)
-                if (
-                    (call in self._known and not made)
-                    or not name
-                    or name.isspace()
-                    or data[:1] != b"{"
-                    or block.incomplete
-                ):
+                if (call in known and not made) or not name or name.isspace() or data[:1] != b"{" or block.incomplete:
                     return None
                 # Most ids are identifiers (toolu_01A, call_7), which is cheaper to check than the pattern.
-                is_identifier = len(call) <= LONGEST_ID and call.isascii() and call.isidentifier()
+                is_identifier = call.isascii() and call.isidentifier() and len(call) <= LONGEST_ID
                 if not (is_identifier or made or is_legal(call)):
                     return None
                 if not (len(data) <= _SHORT and data.isascii()) and not self._is_sound(block):
                     return None
-                self._known.add(call)
+                known.add(call)
                 calls[call] = name
                 rare = _is_rare_call(block)
             elif kind is Thinking or kind is RedactedThinking:
@@ -437,6 +434,21 @@ def find_valid_runs(turns: Sequence[Turn], is_sound: IsSound = lambda _: True) -
     return found
 
 
+def turns_with_media(turns: Sequence[Turn], valid_runs: Iterable[ValidRun]) -> list[Turn]:
+    """Return the turns that hold images or documents. Plain turns of valid runs are not looked at again."""
+    rest: list[Turn] = []
+    at = 0
+    for valid_run in valid_runs:
+        end = valid_run.start + valid_run.turns
+        rest += turns[at : valid_run.start]
+        if valid_run.rows:
+            rest += turns[valid_run.start : end]
+        else:
+            rest += [turns[valid_run.start + place] for place in valid_run.special]
+        at = end
+    return list(filter(has_media, [*rest, *turns[at:]]))
+
+
 def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) -> tuple[ValidRun | None, int]:
     """Return the run that begins at an index, or None, and the index after the scanned turns.
 
@@ -468,8 +480,9 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
         said, behind = scan.answers(turns, last, calls, place + 1)
         if said is None:
             break
-        rows += range(at + 1 - start, last - start)
-        rows += range(last + 1 - start, behind - start)
+        if last - at > 1 or behind - last > 1:
+            rows += range(at + 1 - start, last - start)
+            rows += range(last + 1 - start, behind - start)
         number += 2 if said else 1
         at, place = behind, place + 2
     # The last answer is the machine's, whatever follows it.

@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, block_path, part_of_result
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Document, Image, Text, ToolResult, Turn
+from reknit.pipeline.model import Block, Document, Image, Text, ToolResult, Turn, has_media
 from reknit.pipeline.session.prefix import PrefixChange
 from reknit.pipeline.session.scaled import ScaledMedia
 from reknit.pipeline.targets import Setting
@@ -114,17 +114,6 @@ def _keyed(path: str, block: Block) -> Iterator[tuple[str, int, _Medium]]:
                 number += 1
 
 
-def has_media(turn: Turn) -> bool:
-    """Return True if a turn holds an image or a document, in a result or not."""
-    for block in turn.blocks:
-        kind = type(block)
-        if kind is Image or kind is Document:
-            return True
-        if kind is ToolResult and type(block.content) is list and any(type(part) is not Text for part in block.content):  # type: ignore[union-attr]  # its class was compared
-            return True
-    return False
-
-
 def holds_stub(turn: Turn, stubs: MediaStubs) -> bool:
     """Return True if a medium of a turn is a line of text in requests."""
     if not has_media(turn):
@@ -150,24 +139,28 @@ class MediaTally:
         self._unseen_bytes = 0
         most = [each for each in (limits.media, limits.many) if each]
         self._few = min(most, default=0)
+        # Kept, as each turn asks for them.
+        self._is_heavy = self._may_exceed = False
         self._current = 0  # the index of the first message after the last answer
         # Everything besides media. Turns are measured when it matters.
         self._rest = head_bytes
         self._unmeasured: list[Turn] = []
 
-    def take(self, turn: Turn) -> None:
-        """Take a turn, and replace media by lines of text where the history exceeds a limit."""
-        if turn.role == "assistant":
+    def take(self, turn: Turn, *, is_new: bool) -> None:
+        """Take a turn, and replace media by lines of text where the history exceeds a limit.
+
+        ``is_new``: it holds media.
+        """
+        is_answer = turn.role == "assistant"
+        if is_answer:
             self._current = turn.index + 1
         self._unmeasured.append(turn)
         if len(self._unmeasured) > _MOST_UNMEASURED:
             self._measure()
-        # A text of the user's changes nothing but the length of the body, which only heavy media make matter.
-        is_new = has_media(turn)
         if is_new:
             self._add(turn)
-        matters = is_new or turn.role == "assistant" or self._is_heavy()
-        if matters and (self._live or self._unseen) and self._may_exceed():
+        # A text of the user's changes nothing but the length of the body, which only heavy media make matter.
+        if self._may_exceed and (is_new or is_answer or self._is_heavy):
             self._see()
             self._step()
 
@@ -178,12 +171,11 @@ class MediaTally:
         self._keys = [key for key in self._keys if index_of(key) >= self.stubs.before]
         return first
 
-    def _may_exceed(self) -> bool:
-        """Return False if the media are too few, and too small, to exceed a limit."""
-        return 0 < self._few < len(self._live) + len(self._unseen) or self._is_heavy()
-
-    def _is_heavy(self) -> bool:
-        return 0 < self._limits.body_bytes * _FEW < self._bytes + self._unseen_bytes
+    def _weigh(self) -> None:
+        """Update whether the media are heavy, and whether they are enough, or heavy enough, to exceed a limit."""
+        self._is_heavy = 0 < self._limits.body_bytes * _FEW < self._bytes + self._unseen_bytes
+        count = len(self._live) + len(self._unseen)
+        self._may_exceed = count > 0 and (0 < self._few < count or self._is_heavy)
 
     def _see(self) -> None:
         for key, medium in self._unseen:
@@ -192,6 +184,7 @@ class MediaTally:
                 self._live.append(live)
                 self._bytes += live.bytes
         self._unseen, self._unseen_bytes = [], 0
+        self._weigh()
 
     def _add(self, turn: Turn) -> None:
         for at, block in enumerate(turn.blocks):
@@ -202,6 +195,7 @@ class MediaTally:
                     sent = self._as_sent(medium)
                     self._unseen.append((key, sent))
                     self._unseen_bytes += len(bytes(sent.source))
+        self._weigh()
 
     def _as_sent(self, medium: _Medium) -> _Medium:
         """Return a medium as requests have it: an image that was scaled is smaller."""
@@ -258,6 +252,7 @@ class MediaTally:
         self._live = [each for each in self._live if each.key not in gone]
         self._bytes -= sum(each.bytes for each in media)
         self.stubs = self._compact(self.stubs.more | gone)
+        self._weigh()
 
     def _compact(self, more: frozenset[str]) -> MediaStubs:
         """Return the stubs with as few keys as possible: all before the oldest medium that stays are stubs."""
@@ -307,10 +302,11 @@ class MediaBounds:
         return [change for turn in turns for change in self._take(turn)]
 
     def _take(self, turn: Turn) -> list[PrefixChange]:
-        changes = []
+        changes: list[PrefixChange] = []
+        is_new = has_media(turn)
         for name, tally in (self._tallies or {}).items():
             old = tally.stubs
-            tally.take(turn)
+            tally.take(turn, is_new=is_new)
             if tally.stubs is not old:
                 self.stubs[name] = tally.stubs
                 first = tally.changed_since(old, turn.index)

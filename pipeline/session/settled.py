@@ -261,6 +261,8 @@ class SettledPart:
 
     def _retire_marks(self) -> None:
         """Give up the oldest breakpoints that no later request can have room for."""
-        while sum(mark.count for mark in self.marks) > self.dialect.marks_left:
+        excess = sum(mark.count for mark in self.marks) - self.dialect.marks_left
+        while excess > 0:
             mark = self.marks.pop(0)
+            excess -= mark.count
             self.fixes.append(make("cache_control_dropped", mark.path, target=self.target.name, tool_id=mark.tool_id))

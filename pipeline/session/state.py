@@ -24,11 +24,11 @@ from reknit.pipeline.history.call_ids import SettledCall
 from reknit.pipeline.history.exchanges import Exchange
 from reknit.pipeline.history.pieces import LedgerEntry, TrackedBlock
 from reknit.pipeline.history.readers.message import Decided, DecidedShape
-from reknit.pipeline.model import Tool, Turn
+from reknit.pipeline.model import Tool, Turn, has_media
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.session.bindings import SavedBindings
 from reknit.pipeline.session.fit import SavedFit
-from reknit.pipeline.session.media import MediaStubs, has_media
+from reknit.pipeline.session.media import MediaStubs
 from reknit.pipeline.session.scaled import ScaledImages
 from reknit.pipeline.session.settled_state import SettledHead, SettledSlice
 from reknit.pipeline.targets import Setting

@@ -18,14 +18,14 @@ from reknit.pipeline.fixes import Fix, name_where_not_shared
 from reknit.pipeline.healing.memory import Memory
 from reknit.pipeline.history import History
 from reknit.pipeline.history.readers.message import UNDECIDED, Decided
-from reknit.pipeline.history.valid_runs import ValidRun
-from reknit.pipeline.model import Turn
+from reknit.pipeline.history.valid_runs import ValidRun, turns_with_media
+from reknit.pipeline.model import Turn, has_media
 from reknit.pipeline.policy import Policy
 from reknit.pipeline.providers.base import Target
 from reknit.pipeline.registry import target_named
 from reknit.pipeline.session.bindings import CHANGED, Change, End, PrefixBindings, common_messages
 from reknit.pipeline.session.fit import SUMMARY, Cut, FitBounds, fit_for
-from reknit.pipeline.session.media import MediaBounds, MediaStubs, has_media, limits_for
+from reknit.pipeline.session.media import MediaBounds, MediaStubs, limits_for
 from reknit.pipeline.session.prefix import PrefixChange, reasons_by_target
 from reknit.pipeline.session.repair import (
     RepairPoint,
@@ -199,7 +199,9 @@ class WorkingHistory:
     def begin_history(self, turns: Sequence[Turn], valid_runs: Sequence[ValidRun], scale: Scale | None = None) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._scale(turns, scale)
-        self._change_prefix(self._bound(turns), turns)
+        # Nothing else is weighed, and a session of one document begins here.
+        if self.fit.active or turns_with_media(turns, valid_runs):
+            self._change_prefix(self._bound(turns), turns)
         if self.fit.touches or self.bindings.keeps_answered:
             self._take(turns)
             return

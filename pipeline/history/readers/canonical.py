@@ -85,7 +85,7 @@ def _turn_of(message: Message, index: int) -> Turn | None:
         turn = Turn(role=message.role, blocks=content, index=index, id=message.id)
     else:
         turn = string_turn(message.role, str(content), index, message.id)
-    return _marked(turn, message)
+    return _marked(turn, message) if message.synthetic or message.incomplete else turn
 
 
 def _marked(turn: Turn, message: Message) -> Turn:

@@ -63,8 +63,8 @@ from reknit.pipeline.history.readers.strict import (
     decoded,
 )
 from reknit.pipeline.history.readers.unknown import check_blocks, check_known, unknown_shape
-from reknit.pipeline.history.valid_runs import ValidRun, find_valid_runs
-from reknit.pipeline.model import Block, Conversation, Text, ToolResult, Turn
+from reknit.pipeline.history.valid_runs import ValidRun, find_valid_runs, turns_with_media
+from reknit.pipeline.model import Block, Conversation, Text, ToolResult, Turn, media_in
 from reknit.pipeline.providers.bedrock_converse import reader as converse
 from reknit.pipeline.providers.claude_cli import reader as claude_code
 from reknit.pipeline.providers.codex_cli import reader as codex_rollout
@@ -303,25 +303,33 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
     lines = _has_line_breaks(text)
     if shape == "gemini-chat" or (shape is None and gemini_chat.is_chat(text)):
         return _read_transcript(text, "gemini-chat", gemini_chat.read_lines)
+    valid: ReadResult | None = None
+    if not lines and shape not in TRANSCRIPTS:
+        # Before the searches for transcripts and frameworks, which take a tenth of a valid history's time.
+        valid = _read_valid(text, shape)
+        if valid and not (shape is None and _is_disguised(valid)):
+            return valid
     if shape == "codex-rollout" or (shape is None and codex_rollout.is_rollout(text)):
         return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
     if shape == "claude-code" or (lines and shape is None and claude_code.is_transcript(text)):
         return _read_transcript(text, "claude-code", claude_code.read_lines)
     if lines and shape is None and (rows := _rows(text)) is not None and (of_rows := decided_among(rows)) is not None:
         return _read_framework(of_rows[0], Framed(messages=rows), {}, None)
-    is_disguised = shape is None and _may_be_disguised(text)
-    if not lines and not is_disguised and (valid := _read_valid(text, shape)):
-        return valid
     parsable, mask = _parsable(text)
-    if is_disguised and (found := _found_framework(parsable)) is not None:
-        framework, given, _, keys = found
-        return _read_framework(framework, given, keys, mask)
-    if (lines or is_disguised) and mask is None and (valid := _read_valid(parsable, shape)):
-        return valid
+    if lines and mask is None:
+        valid = _read_valid(parsable, shape)
+        if valid and not (shape is None and _is_disguised(valid)):
+            return valid
     if shape is None and (found := _found_framework(parsable)) is not None:
         framework, given, _, keys = found
         return _read_framework(framework, given, keys, mask)
-    return _read_document(parsable, shape, mask)
+    return valid or _read_document(parsable, shape, mask)
+
+
+def _is_disguised(valid: ReadResult) -> bool:
+    """Return True if what was read as valid has media that may be AG-UI's."""
+    holding = turns_with_media(valid.conversation.turns, valid.valid_runs)
+    return any(_VALUE in bytes(medium.source) for turn in holding for medium in media_in(turn))
 
 
 def _may_be_disguised(text: bytes) -> bool:

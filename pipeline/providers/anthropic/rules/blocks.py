@@ -97,7 +97,9 @@ class Messages(Turns):
                     _JUDGES[type(block)](self, block, at)
                 at += 1  # noqa: SIM113 - enumerate would make a tuple a block
             if self.calls_here:
-                self.judge_calls_place()
+                if self.calls_here != len(content) - self.first_call:
+                    self.refuse_after_calls()
+                self.calls_here = 0
         else:
             self.sealed = True
             if not content or (type(content) is str and content.isspace()):

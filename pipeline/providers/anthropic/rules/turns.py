@@ -127,14 +127,12 @@ class Turns(Walk, kw_only=True, eq=False):
             self.refuse(rules.BLOCK_ROLE, f"messages.{self.index}", kind=kind, role=role)
         return self.role == role
 
-    def judge_calls_place(self) -> None:
-        """Check, at a message's end, that nothing but calls followed its first call."""
-        if self.calls_here != len(self.blocks) - self.first_call:
-            ids = ", ".join(block.id for block in self.blocks if block.__class__ is ToolUse)
-            texts = any(block.__class__ is Text for block in self.blocks[self.first_call :])
-            rule = rules.AFTER_CALL if texts else rules.AFTER_CALL_OTHER
-            self.refuse(rule, f"messages.{self.index}", ids=ids)
-        self.calls_here = 0
+    def refuse_after_calls(self) -> None:
+        """Report, at a message's end, that other than calls followed its first call."""
+        ids = ", ".join(block.id for block in self.blocks if block.__class__ is ToolUse)
+        texts = any(block.__class__ is Text for block in self.blocks[self.first_call :])
+        rule = rules.AFTER_CALL if texts else rules.AFTER_CALL_OTHER
+        self.refuse(rule, f"messages.{self.index}", ids=ids)
 
     def enter_run(self, message: Message, index: int) -> None:
         """Take up a message of another role than the one before."""

@@ -52,7 +52,7 @@ from reknit.pipeline.targets import (
     without_trailing_space,
 )
 from reknit.pipeline.targets.bound import void_of
-from reknit.pipeline.targets.fitting import MOST_MARKS, newest_marks, unmarked
+from reknit.pipeline.targets.fitting import MOST_MARKS, is_mark, newest_marks, unmarked
 from reknit.pipeline.targets.head import before_list
 from reknit.pipeline.targets.signatures import endpoint_of, judged_as, takes_unsigned
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
@@ -126,14 +126,22 @@ class AnthropicDialect(ListDialect):
         """Write one message; where nothing speaks against it, as it is."""
         if final or state.held:
             return self._project(message, state, prefill=final)
+        blocks: list[Block] = []
+        marks = 0
         for piece in message.pieces:
-            if not self._plain(piece):
+            block = self._plain(piece)
+            if block is None:
                 return self._project(message, state)
-        blocks = [piece.block for piece in message.pieces]
+            marks += block is not piece.block
+            blocks.append(block)
+        if marks > self.marks_left:
+            return self._project(message, state)
+        marked = _encode(_Wire(message.role, [piece.block for piece in message.pieces])) if marks else b""
         rows = list(map(row, message.pieces))
         if self._thinks_first:
             state = _loop_after(state, message.role, blocks, lost=bool(message.changed))
-        return Encoded(data=_encode(_Wire(message.role, _content(message.pieces, blocks))), state=state, rows=rows)
+        data = _encode(_Wire(message.role, _content(message.pieces, blocks)))
+        return Encoded(data=data, marked=marked, marks=marks, state=state, rows=rows)
 
     def encode_valid_run(self, run: RunMessages, part: range, state: AnthropicProgress) -> EncodedRun | None:
         """Write the messages of a valid run as they are, if their tools' names can stay."""
@@ -150,7 +158,7 @@ class AnthropicDialect(ListDialect):
                     break
                 state = structs.replace(state, images=next_turn[0], large=next_turn[1])
                 blocks = without_issuers(blocks)
-            content = blocks if turn.paths is None else _as_given(blocks, turn.paths)
+            content = blocks if turn.paths is None or len(blocks) > 1 else _as_given(blocks, turn.paths)
             messages.append(_Wire(turn.role, content))
         if not messages:
             return None
@@ -220,16 +228,23 @@ class AnthropicDialect(ListDialect):
             found = self._names[name] = tool_name(name)
         return found
 
-    def _plain(self, piece: TrackedBlock) -> bool:
+    def _plain(self, piece: TrackedBlock) -> Block | None:
+        """Return the block without its cache breakpoint, if it is written as it is; otherwise None."""
         # Asked of every block of every turn, so by class: nothing derives from these.
-        block = piece.block
-        if piece.own is not UNSET:
-            return False
-        if type(block) is ToolUse:
-            return self.name(block.name) == block.name and stays(block)
-        if type(block) is ToolResult and type(block.content) is list:
-            return all(type(part) is Text for part in block.content) and stays(block)
-        return (type(block) is Text or type(block) is ToolResult) and stays(block)
+        block: Any = piece.block
+        kind = type(block)
+        if piece.own is not UNSET or not (kind is Text or kind is ToolUse or kind is ToolResult):
+            return None
+        if block.cache_control is not UNSET:
+            if not is_mark(block.cache_control):
+                return None
+            block = structs.replace(block, cache_control=UNSET)
+        if not stays(block) or (kind is ToolUse and self.name(block.name) != block.name):
+            return None
+        if kind is ToolResult and type(block.content) is list and not all(type(part) is Text for part in block.content):
+            return None
+        plain: Block = block
+        return plain
 
     def _project(
         self, came: Message, state: AnthropicProgress, *, prefill: bool = False, thinks: bool | None = None
@@ -330,9 +345,8 @@ def _content(pieces: Sequence[TrackedBlock], blocks: Sequence[Any]) -> Sequence[
 
 def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block, ...] | str:
     """The same of a valid turn, whose blocks have these places in the input."""
-    if len(blocks) == 1 and is_whole(paths[0]) and isinstance(blocks[0], Text):
-        return blocks[0].text
-    return blocks
+    block = blocks[0]
+    return block.text if type(block) is Text and len(blocks) == 1 and is_whole(paths[0]) else blocks
 
 
 def _taken(message: Message, book: FixLog, opened: Sequence[str], *, paused: bool) -> Message:

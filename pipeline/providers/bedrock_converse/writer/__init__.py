@@ -358,14 +358,15 @@ class ConverseDialect(ListDialect):
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
         book, void = FixLog(NAME, self._observed), void_of(self._void, NAME)
-        data, turns = written_in_one_pass(run, part, self._model, self._endpoint, void, book=book)
-        if not turns:
+        model, endpoint = self._model, self._endpoint
+        data, origins = written_in_one_pass(run, part, model, endpoint, void, first=state.count, book=book)
+        if not origins:
             return None
         return EncodedRun(
             data=data,
-            state=structs.replace(state, count=state.count + len(turns)),
-            end=part.start + len(turns),
-            origins=turns,
+            state=structs.replace(state, count=state.count + len(origins)),
+            end=part.start + len(origins),
+            origins=origins,
             fixes=book.fixes,
             dropped=book.dropped,
         )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from reknit.pipeline.history.pieces import FixLog, TrackedBlock
 from reknit.pipeline.history.unusual import unusual
@@ -20,42 +20,77 @@ from reknit.pipeline.model import (
     ToolResult,
     ToolUse,
     Turn,
+    Unknown,
 )
 from reknit.pipeline.policy import Endpoint
-from reknit.pipeline.providers.bedrock_converse.wire import is_empty_error, written_message
+from reknit.pipeline.providers.bedrock_converse.wire import Message, is_empty_error, written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import tool_name
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import reasoning_fault, reasoning_stays
+from reknit.pipeline.targets import Row, row
 from reknit.pipeline.targets.bound import NOT_VOID, Void
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import image_stays
-from reknit.pipeline.targets.valid_run import RunMessages, drop_reasoning
+from reknit.pipeline.targets.valid_run import Origins, RunMessages, drop_reasoning, input_paths
 
 _encode = msgspec.json.Encoder().encode
+_MARK_DROPPED: Final = "cache_mark_dropped"
 
 
 def written_in_one_pass(
-    run: RunMessages, part: range, model: str, endpoint: Endpoint, void: Void = NOT_VOID, *, book: FixLog
-) -> tuple[bytes, list[Turn]]:
-    """Write the first messages of a part of a valid run that stay as they are, or only lose all their reasoning.
+    run: RunMessages, part: range, model: str, endpoint: Endpoint, void: Void = NOT_VOID, *, first: int, book: FixLog
+) -> tuple[bytes, list[Origins]]:
+    """Write the first messages of a part of a valid run that stay as they are, or only lose reasoning or breakpoints.
 
-    Return the messages, joined by commas, and the turns as they are written; ``book`` receives the fixes.
+    Return the messages, joined by commas, and the origins of each; ``first`` is the number of the first one in the
+    body, and ``book`` receives the fixes.
     """
 
     def fault(block: Block, turn: Turn) -> str:
         return reasoning_fault(block, turn.index, model, endpoint, void)
 
-    turns: list[Turn] = []
+    messages: list[Message] = []
+    origins: list[Origins] = []
     for at in part:
         turn = run.turns[at]
+        origin: Origins = turn
         if at in run.special and not _turn_stays(turn, model, endpoint, void):
-            plain = run.without_reasoning(at, fault, book)
-            if plain is None:
-                break
-            drop_reasoning(turn, fault, book)
-            turn = plain
-        turns.append(turn)
-    return _encode([written_message(turn.role, turn.blocks) for turn in turns])[1:-1], turns
+            bare = run.without_reasoning(at, fault, book)
+            if bare is not None:
+                drop_reasoning(turn, fault, book)
+                origin = turn = bare
+            else:
+                bare = _without_marks(turn, book)
+                if bare is None or not _turn_stays(bare, model, endpoint, void):
+                    break
+                origin = _rows_without_marks(turn, bare, first + len(messages), book)
+                turn = bare
+        messages.append(written_message(turn.role, turn.blocks))
+        origins.append(origin)
+    return _encode(messages)[1:-1], origins
+
+
+def _without_marks(turn: Turn, book: FixLog) -> Turn | None:
+    """Return a turn without the cache breakpoints of its blocks; None if it has none, or they are not taken off."""
+    if not book.makes(_MARK_DROPPED) or not any(map(_is_marked, turn.blocks)):
+        return None
+    blocks = [structs.replace(block, cache_control=UNSET) if _is_marked(block) else block for block in turn.blocks]
+    return structs.replace(turn, blocks=tuple(blocks))
+
+
+def _is_marked(block: Block) -> bool:
+    return not isinstance(block, Unknown) and block.cache_control is not UNSET
+
+
+def _rows_without_marks(turn: Turn, bare: Turn, number: int, book: FixLog) -> list[Row]:
+    """Record that a turn loses its breakpoints; return the origins of its message, which is the one of this number."""
+    rows: list[Row] = []
+    for at, (block, after, path) in enumerate(zip(turn.blocks, bare.blocks, input_paths(turn), strict=True)):
+        piece = TrackedBlock(block, turn.index, path)
+        if after is not block:
+            piece = book.change(_MARK_DROPPED, piece, after)
+        rows.append(row(piece, f"messages.{number}.content.{at}"))
+    return rows
 
 
 # The members that Converse has no place for, in blocks that are written as they are. The exempt ones are content.
