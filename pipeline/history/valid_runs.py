@@ -196,14 +196,7 @@ class _Scan:
             return None
         if turn.ids_made and not _has_made_ids(turn):
             return None
-        made = turn.ids_made
-        calls = self._calls(turn.blocks, at, made=made, special=turn.own is not UNSET)
-        if calls and self.made is not made:
-            # Ids of one kind in a run: those that repair makes depend on each id before them.
-            if self.made is not None:
-                return None
-            self.made = made
-        return calls
+        return self._calls(turn.blocks, at, made=turn.ids_made, special=turn.own is not UNSET)
 
     def calls_of_items(self, items: Sequence[Turn], at: int) -> _Calls | None:
         """The same of an assistant's items of Responses, which are one turn."""
@@ -220,8 +213,6 @@ class _Scan:
                 return None
         blocks = [block for item in items for block in item.blocks]
         calls = self._calls(blocks, at, made=False, special=any(item.own is not UNSET for item in items))
-        if calls:
-            self.made = False
         # Whether a blank text stays depends on its item.
         return None if self.blanks[-1:] == [at] else calls
 
@@ -268,6 +259,11 @@ class _Scan:
                 special = True
         if not (says or calls):
             return None
+        if calls and self.made is not made:
+            # Ids of one kind in a run: those that repair makes depend on each id before them.
+            if self.made is not None:
+                return None
+            self.made = made
         if thinks:
             self.reasons = True
             if not special:
@@ -325,13 +321,15 @@ class _Scan:
             self.blanks.append(at)
         return said
 
-    def answers(self, turns: Sequence[Turn], at: int, calls: _Calls, place: int) -> tuple[bool | None, int]:
+    def answers(
+        self, turns: Sequence[Turn], at: int, calls: _Calls, place: int, *, said: bool | None
+    ) -> tuple[bool | None, int]:
         """Return the result of `user_says` for the message that begins at an index, and the index after it.
 
-        Each of several results may be a turn of its own. None if not all of ``calls`` are answered.
+        Each of several results may be a turn of its own. None if not all of ``calls`` are answered. ``said`` is the
+        result for the first turn.
         """
-        said = self.user_says(turns[at], calls, place) if at < len(turns) else None
-        if said is not None and turns[at].root == _ITEMS:
+        if turns[at].root == _ITEMS:
             return self._item_answers(turns, at, calls, place, said=said)
         while said is False and calls and type(calls) is dict and _are_rows(turns, at):
             at += 1
@@ -477,7 +475,10 @@ def _run_from(turns: Sequence[Turn], start: int, scan: _Scan, *, opens: bool) ->
             if type(calls) is dict:
                 scan.ids += calls
             scan.names.update(calls.values())
-        said, behind = scan.answers(turns, last, calls, place + 1)
+        said = scan.user_says(turns[last], calls, place + 1) if last < len(turns) else None
+        behind = last + 1
+        if said is not None and (calls or turns[last].root == _ITEMS):
+            said, behind = scan.answers(turns, last, calls, place + 1, said=said)
         if said is None:
             break
         if last - at > 1 or behind - last > 1:

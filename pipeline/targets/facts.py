@@ -117,8 +117,11 @@ def nearest(value: object, takes: tuple[Any, ...]) -> Any:  # noqa: ANN401  one 
 
 def member(body: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401  any JSON
     """Return the decoded value at a place of a body; None if it is absent."""
-    value: Any = body
-    for name in place.split("."):
+    outer, *inner = place.split(".")
+    value: Any = body.get(outer)
+    if value is None:
+        return None
+    for name in inner:
         held = members_of(value) if isinstance(value, Raw) else value
         value = held.get(name) if isinstance(held, Mapping) else None
     return msgspec.json.decode(value) if isinstance(value, Raw) else value

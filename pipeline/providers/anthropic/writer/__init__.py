@@ -239,9 +239,11 @@ class AnthropicDialect(ListDialect):
             if not is_mark(block.cache_control):
                 return None
             block = structs.replace(block, cache_control=UNSET)
-        if not stays(block) or (kind is ToolUse and self.name(block.name) != block.name):
+        if kind is ToolUse and self.name(block.name) != block.name:
             return None
         if kind is ToolResult and type(block.content) is list and not all(type(part) is Text for part in block.content):
+            return None
+        if not stays(block):
             return None
         plain: Block = block
         return plain
