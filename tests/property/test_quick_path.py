@@ -9,6 +9,7 @@ from strategies import SCALE, TOOLS, healthy_histories, issued, perturbed_histor
 from reknit.pipeline import normalize
 from reknit.pipeline.history import History
 from reknit.pipeline.history.valid_runs import ValidRun
+from reknit.pipeline.providers.anthropic import writer as anthropic
 from reknit.pipeline.providers.bedrock_converse import writer as converse
 from reknit.pipeline.registry import TARGETS
 from reknit.pipeline.session.settled import SettledPart
@@ -126,6 +127,36 @@ def histories_with_broken_places(draw, rounds=(3, 16), count=(1, 3), defects=_DE
 @given(messages=histories_with_broken_places(), policy=policies, tools=st.sampled_from([[], TOOLS]))
 def test_runs_around_broken_places_give_the_same_request(target, messages, policy, tools):
     assert_same_without_quick_path(messages, target, policy, {"tools": tools} if tools else NO_HEAD)
+
+
+MARK = {"type": "ephemeral"}
+MARKS = [MARK, MARK, MARK | {"ttl": "1h"}, MARK | {"ttl": "2d"}, {"type": "other"}, None]
+
+
+@st.composite
+def histories_with_marks(draw):
+    """Histories with a few defects at most, and cache breakpoints: valid ones, unknown ones, and null."""
+    messages = draw(histories_with_broken_places(rounds=(3, 8), count=(0, 1)))
+    for _ in range(draw(st.integers(1, 8))):
+        at = draw(st.integers(0, len(messages) - 1))
+        content = list(messages[at]["content"])
+        if content:
+            place = draw(st.integers(0, len(content) - 1))
+            content[place] = content[place] | {"cache_control": draw(st.sampled_from(MARKS))}
+        messages[at] = messages[at] | {"content": content}
+    return messages
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+@settings(max_examples=50 * SCALE)
+@given(messages=histories_with_marks(), policy=policies, tools=st.sampled_from([[], TOOLS, TOOLS]))
+def test_breakpoints_give_the_same_request(target, messages, policy, tools):
+    head = {"tools": tools} if tools else NO_HEAD
+    with pytest.MonkeyPatch.context() as patched:
+        quick = outcome(messages, target, policy, head, "messages")
+        patched.setattr(anthropic.AnthropicDialect, "_plain", lambda *_: None)
+        assert outcome(messages, target, policy, head, "messages") == quick
+        assert_same_without_quick_path(messages, target, policy, head)
 
 
 _LOSSES = ("block lost", "block lost", "message lost", "message lost", *_DEFECTS)

@@ -279,6 +279,16 @@ def test_one_turn_with_many_breakpoints_keeps_the_newest():
     assert codes == ["cache_control_dropped"]
 
 
+def test_a_breakpoint_of_null_stays_and_counts_as_none():
+    session = Session()
+    for message in (user("a"), said(text("b", cache_control=None)), user(text("c", cache_control=MARK)), said("d")):
+        session.append(message)
+    session.append(user("e"))
+    done = session.request()
+    assert done.body[: done.prefix_bytes].endswith(b'[{"type":"text","text":"b","cache_control":null}]}')
+    assert done.fixes == []
+
+
 # The head.
 
 

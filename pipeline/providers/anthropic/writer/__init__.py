@@ -236,7 +236,8 @@ class AnthropicDialect(ListDialect):
         if piece.own is not UNSET or not (kind is Text or kind is ToolUse or kind is ToolResult):
             return None
         if block.cache_control is not UNSET:
-            if not is_mark(block.cache_control):
+            # The API takes null, which is no breakpoint and stays.
+            if bytes(block.cache_control) == b"null" or not is_mark(block.cache_control):
                 return None
             block = structs.replace(block, cache_control=UNSET)
         if kind is ToolUse and self.name(block.name) != block.name:

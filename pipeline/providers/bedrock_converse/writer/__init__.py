@@ -358,8 +358,7 @@ class ConverseDialect(ListDialect):
         if self._results_alone or not self._tools or any(tool_name(name) != name for name in run.names):
             return None
         book, void = FixLog(NAME, self._observed), void_of(self._void, NAME)
-        model, endpoint = self._model, self._endpoint
-        data, origins = written_in_one_pass(run, part, model, endpoint, void, first=state.count, book=book)
+        data, origins = written_in_one_pass(run, part, self._model, self._endpoint, void, book=book)
         if not origins:
             return None
         return EncodedRun(

@@ -38,12 +38,11 @@ _MARK_DROPPED: Final = "cache_mark_dropped"
 
 
 def written_in_one_pass(
-    run: RunMessages, part: range, model: str, endpoint: Endpoint, void: Void = NOT_VOID, *, first: int, book: FixLog
+    run: RunMessages, part: range, model: str, endpoint: Endpoint, void: Void = NOT_VOID, *, book: FixLog
 ) -> tuple[bytes, list[Origins]]:
     """Write the first messages of a part of a valid run that stay as they are, or only lose reasoning or breakpoints.
 
-    Return the messages, joined by commas, and the origins of each; ``first`` is the number of the first one in the
-    body, and ``book`` receives the fixes.
+    Return the messages, joined by commas, and the origins of each; ``book`` receives the fixes.
     """
 
     def fault(block: Block, turn: Turn) -> str:
@@ -63,7 +62,7 @@ def written_in_one_pass(
                 bare = _without_marks(turn, book)
                 if bare is None or not _turn_stays(bare, model, endpoint, void):
                     break
-                origin = _rows_without_marks(turn, bare, first + len(messages), book)
+                origin = _rows_without_marks(turn, bare, book)
                 turn = bare
         messages.append(written_message(turn.role, turn.blocks))
         origins.append(origin)
@@ -82,14 +81,14 @@ def _is_marked(block: Block) -> bool:
     return not isinstance(block, Unknown) and block.cache_control is not UNSET
 
 
-def _rows_without_marks(turn: Turn, bare: Turn, number: int, book: FixLog) -> list[Row]:
-    """Record that a turn loses its breakpoints; return the origins of its message, which is the one of this number."""
+def _rows_without_marks(turn: Turn, bare: Turn, book: FixLog) -> list[Row]:
+    """Record that a turn loses its breakpoints; return the origins of its blocks."""
     rows: list[Row] = []
-    for at, (block, after, path) in enumerate(zip(turn.blocks, bare.blocks, input_paths(turn), strict=True)):
+    for block, after, path in zip(turn.blocks, bare.blocks, input_paths(turn), strict=True):
         piece = TrackedBlock(block, turn.index, path)
         if after is not block:
             piece = book.change(_MARK_DROPPED, piece, after)
-        rows.append(row(piece, f"messages.{number}.content.{at}"))
+        rows.append(row(piece))
     return rows
 
 
