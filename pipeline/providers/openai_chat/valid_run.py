@@ -1,7 +1,7 @@
 """Messages of a valid run in Chat Completions' form, written in one pass.
 
-Turns of plain text, calls, results of text, and reasoning in a field need none of the writer's work on single blocks. A
-test compares the bytes and the ledger with those of the writer.
+Turns of plain text, images, calls, results of text, and reasoning in a field need none of the writer's work on single
+blocks. A test compares the bytes and the ledger with those of the writer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from reknit.pipeline.history.pieces import FixLog
-from reknit.pipeline.model import RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
+from reknit.pipeline.model import Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import MessageOptions, ModelOptions
-from reknit.pipeline.providers.openai.writer import content_of, reasoning_fault, result_content
+from reknit.pipeline.providers.openai.writer import content_of, reasoning_fault, result_content, stays_with_images
 from reknit.pipeline.targets import Row
 from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, drop_reasoning, input_paths
 
@@ -71,8 +71,10 @@ def written_in_one_pass(
     for at in part:
         came, before = run.turns[at], len(written)
         turn = run.without_reasoning(at, fault, book) if at in run.special else came
-        if turn is None and at in run.thoughts and _keeps_reasoning(came, options, model):
-            turn = came
+        if turn is None:
+            is_thought = at in run.thoughts
+            stays = _keeps_reasoning(came, options, model) if is_thought else stays_with_images(came, options)
+            turn = came if stays else None
         if turn is None:
             break
         add = _add_assistant if turn.role == "assistant" else _add_user
@@ -122,20 +124,20 @@ def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, mode
 
 def _add_user(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
     """Add a message for each result, and one for the texts; False if the model does not take them unchanged."""
-    texts: list[Text] = []
+    shown: list[Text | Image] = []
     results = len(written)
     for block in turn.blocks:
         if type(block) is ToolResult:
             if options.call_id(block.tool_use_id) != block.tool_use_id:
                 return False
             written.append(_Result(block.tool_use_id, result_content(block, options.parts)))
-        elif type(block) is Text:
-            texts.append(block)
-    if texts:
+        elif type(block) is Text or type(block) is Image:
+            shown.append(block)
+    if shown:
         # Some models need an answer between results and the user.
         if model.answer_required and len(written) > results:
             return False
-        written.append(_User(content_of(texts, options.parts)))
+        written.append(_User(content_of(shown, options.parts)))
     return True
 
 
@@ -143,6 +145,7 @@ def _rows(turn: Turn, first: int) -> list[Row]:
     """Return the origins of a turn's blocks, whose first message is that of index ``first`` in the body."""
     results = sum(type(block) is ToolResult for block in turn.blocks)
     texts = sum(type(block) is Text for block in turn.blocks)
+    images = sum(type(block) is Image for block in turn.blocks)
     place = f"messages.{first + results}.content"
     rows: list[Row] = []
     said = called = answered = 0
@@ -156,7 +159,7 @@ def _rows(turn: Turn, first: int) -> list[Row]:
         elif type(block) is Thinking:
             where = f"messages.{first}.reasoning_content"
         else:
-            where = f"{place}.{said}" if texts > 1 else place
+            where = f"{place}.{said}" if texts > 1 or images else place
             said += 1
         rows.append((path, "kept", "", where))
     return rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import UNSET, Raw, UnsetType, structs
@@ -10,7 +11,19 @@ from msgspec import UNSET, Raw, UnsetType, structs
 from reknit.pipeline.history.clean import SYSTEM_MARK
 from reknit.pipeline.history.pieces import CHAT, RESPONSES, FixLog, Message, TrackedBlock
 from reknit.pipeline.history.placeholders import INTERRUPTED
-from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.history.unusual import unusual
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Image,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Turn,
+    Unknown,
+)
 from reknit.pipeline.options import MessageOptions, Parts
 from reknit.pipeline.providers.openai.writer.parameters import tool_name
 from reknit.pipeline.providers.openai.writer.parts import (
@@ -23,6 +36,8 @@ from reknit.pipeline.providers.openai.writer.parts import (
 )
 from reknit.pipeline.targets import Encoded, Ending, ListDialect, Row, is_issued_by, row
 from reknit.pipeline.targets.fitting import BlockAdapter, bare, is_bare, only_members
+from reknit.pipeline.targets.limits import NO_LIMITS
+from reknit.pipeline.targets.media import MEDIA_TYPES, image_stays
 from reknit.pipeline.text.flatten import shown
 
 ERROR: Final = "[Tool error]"
@@ -231,6 +246,28 @@ def parts_of(block: Block, parts: Parts) -> list[Any]:
             return [raw]
         case other:
             raise TypeError(f"not a part: {type(other).__name__}")
+
+
+# The members of a user's blocks that are content. An error is not: its text begins with a word for it.
+_UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
+    {Text: unusual(Text), Image: unusual(Image), ToolResult: unusual(ToolResult, "content")}
+)
+
+
+def stays_with_images(turn: Turn, options: MessageOptions) -> bool:
+    """Return True if a user's turn of a valid run with images is written as it is."""
+    return options.images and turn.role == "user" and turn.own is UNSET and all(map(_stays, turn.blocks))
+
+
+def _stays(block: Block) -> bool:
+    is_unusual = _UNUSUAL.get(type(block))
+    if is_unusual is None or is_unusual(block):
+        return False
+    if isinstance(block, Image):
+        return image_stays(block, MEDIA_TYPES, NO_LIMITS)
+    if isinstance(block, ToolResult) and isinstance(block.content, list):
+        return all(type(part) is Text and _stays(part) for part in block.content)
+    return True
 
 
 class Said:

@@ -375,17 +375,17 @@ class ResponsesDialect(OpenAIDialect):
             return None
         first = [] if state.count else self.system
         book = FixLog(NAME, self._options.observed)
-        parts = self._options.parts
         own = OwnItems(
             asked=state.asked,
             ids=state.ids,
             remembered=_REMEMBERED,
             is_stored=self._stored,
             drops_ids=book.makes("item_id_dropped"),
-            parts=parts,
+            parts=self._options.parts,
             fault=self._fault,
         )
-        written = WrittenItems(count=state.count + len(first), parts=parts, own=own, fault=self._fault, book=book)
+        count = state.count + len(first)
+        written = WrittenItems(count=count, options=self._options, own=own, fault=self._fault, book=book)
         written.write(run, part)
         if not written.origins:
             return None

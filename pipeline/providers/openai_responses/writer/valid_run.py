@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from reknit.pipeline.history.pieces import FixLog
-from reknit.pipeline.model import Text, ToolResult, ToolUse, Turn
-from reknit.pipeline.options import Parts
-from reknit.pipeline.providers.openai.writer import content_of, result_content
+from reknit.pipeline.model import Image, Text, ToolResult, ToolUse, Turn
+from reknit.pipeline.options import MessageOptions
+from reknit.pipeline.providers.openai.writer import content_of, result_content, stays_with_images
 from reknit.pipeline.providers.openai_responses.writer.items import output_part
 from reknit.pipeline.providers.openai_responses.writer.own_items import OwnItems, own_rows
 from reknit.pipeline.targets import Row
@@ -45,7 +45,7 @@ class WrittenItems(Struct, kw_only=True):
 
     Attributes:
         count: the number of the body's items after them.
-        parts: the forms of blocks.
+        options: the target's options.
         own: the calls and ids of items so far, and which items may be sent back.
         fault: returns why reasoning cannot go back.
         book: receives the fixes of reasoning that is dropped.
@@ -54,7 +54,7 @@ class WrittenItems(Struct, kw_only=True):
     """
 
     count: int
-    parts: Parts
+    options: MessageOptions
     own: OwnItems
     fault: ReasoningFault
     book: FixLog
@@ -66,6 +66,8 @@ class WrittenItems(Struct, kw_only=True):
         for at in part:
             came = run.turns[at]
             turn = run.without_reasoning(at, self.fault, self.book) if at in run.special else came
+            if turn is None and stays_with_images(came, self.options):
+                turn = came
             if turn is None:
                 items, origin = self.own.written(came), PlacedTurn(came, self.count, own_rows)
             else:
@@ -87,18 +89,19 @@ class WrittenItems(Struct, kw_only=True):
         return _assistants(turn) if turn.role == "assistant" else self._users(turn)
 
     def _users(self, turn: Turn) -> list[Any] | None:
-        """Return the results, then the texts as one message; None if a result needs a type of its own."""
+        """Return the results, then the texts and images as one message; None if a result needs a type of its own."""
+        parts = self.options.parts
         items: list[Any] = []
-        texts: list[Text] = []
+        shown: list[Text | Image] = []
         for block in turn.blocks:
             if type(block) is ToolResult:
                 if block.tool_use_id in self.own.asked:
                     return None
-                items.append(_Output(block.tool_use_id, result_content(block, self.parts)))
-            elif type(block) is Text:
-                texts.append(block)
-        if texts:
-            items.append(_Message(content_of(texts, self.parts), "user"))
+                items.append(_Output(block.tool_use_id, result_content(block, parts)))
+            elif type(block) is Text or type(block) is Image:
+                shown.append(block)
+        if shown:
+            items.append(_Message(content_of(shown, parts), "user"))
         return items
 
 
@@ -120,6 +123,7 @@ def _assistants(turn: Turn) -> list[Any]:
 def _rows(turn: Turn, first: int) -> list[Row]:
     """Return the origins of a turn's blocks, whose first item is that of index ``first`` in the body."""
     texts = sum(type(block) is Text for block in turn.blocks)
+    images = sum(type(block) is Image for block in turn.blocks)
     results = sum(type(block) is ToolResult for block in turn.blocks)
     message = first if turn.role == "assistant" else first + results
     place = f"input.{message}.content"
@@ -128,8 +132,8 @@ def _rows(turn: Turn, first: int) -> list[Row]:
     rows: list[Row] = []
     said = 0
     for path, block in zip(input_paths(turn), turn.blocks, strict=True):
-        if type(block) is Text:
-            where = f"{place}.{said}" if texts > 1 else place
+        if type(block) is Text or type(block) is Image:
+            where = f"{place}.{said}" if texts > 1 or images else place
             said += 1
         else:
             where = f"input.{item}.output" if type(block) is ToolResult else f"input.{item}"
