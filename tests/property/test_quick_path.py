@@ -502,6 +502,49 @@ def test_converse_takes_only_messages_that_change_out_of_the_quick_path(written_
     assert [at for at in written_one_by_one if at < len(blocks)] == careful
 
 
+def test_converse_drops_breakpoints_in_the_quick_path(written_one_by_one):
+    marked = _text("well") | {"cache_control": MARK}
+    blocks = [{"role": "user", "content": [_text("so"), marked]}, *round_of([marked], "r")[1:]]
+    done = normalize({"messages": [*blocks, *HELLO, HELLO[0]], "tools": TOOLS}, to="bedrock-converse")
+    assert [at for at in written_one_by_one if at < len(blocks)] == []
+    places = ["messages.0.content.1", "messages.1.content.0"]
+    assert [(fix.code, fix.path) for fix in done.fixes] == [("cache_mark_dropped", place) for place in places]
+    assert [entry.path for entry in done.ledger if entry.fate == "rewritten"] == places
+    assert b"cache" not in done.body
+
+
+LINK = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+
+
+@pytest.mark.parametrize("target", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize(
+    ("shown", "is_error", "careful"),
+    [
+        pytest.param([IMAGE], False, [], id="an image"),
+        pytest.param([_text("this"), IMAGE], False, [], id="a text and an image"),
+        pytest.param([IMAGE, IMAGE], False, [], id="two images"),
+        pytest.param([LINK], False, [2], id="a link"),
+        pytest.param([JPEG], False, [2], id="an image under another type"),
+        pytest.param([IMAGE | {"cache_control": MARK}], False, [2], id="a marked image"),
+        pytest.param([IMAGE], True, [2], id="an image after an error"),
+    ],
+)
+def test_openai_takes_only_images_that_change_out_of_the_quick_path(
+    written_one_by_one, target, shown, is_error, careful
+):
+    messages = round_of([], "r", is_error=is_error)
+    messages[2]["content"] += shown
+    normalize({"messages": [*messages, *HELLO], "tools": TOOLS}, to=target)
+    assert [at for at in written_one_by_one if at < len(messages)] == careful
+    assert_same_without_quick_path([*messages, *HELLO], target, head={"tools": TOOLS})
+
+
+def test_a_model_without_images_gets_lines_of_text_for_them():
+    messages = [{"role": "user", "content": [_text("this"), IMAGE]}, *HELLO[1:], *HELLO]
+    done = normalize({"messages": messages, "model": "deepseek-chat"}, to="deepseek")
+    assert [fix.code for fix in done.fixes] == ["image_stubbed"]
+
+
 ANSWER = {"role": "assistant", "content": "well"}
 
 
