@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from reknit.pipeline.history.pieces import FixLog
 from reknit.pipeline.model import Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import MessageOptions, ModelOptions
-from reknit.pipeline.providers.openai.writer import content_of, reasoning_fault, result_content, stays_with_images
+from reknit.pipeline.providers.openai.writer import content_of, reasoning_fault, result_content, stays
 from reknit.pipeline.targets import Row
 from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, drop_reasoning, input_paths
 
@@ -72,9 +72,8 @@ def written_in_one_pass(
         came, before = run.turns[at], len(written)
         turn = run.without_reasoning(at, fault, book) if at in run.special else came
         if turn is None:
-            is_thought = at in run.thoughts
-            stays = _keeps_reasoning(came, options, model) if is_thought else stays_with_images(came, options)
-            turn = came if stays else None
+            is_kept = _keeps_reasoning(came, options, model) if at in run.thoughts else stays(came, options)
+            turn = came if is_kept else None
         if turn is None:
             break
         add = _add_assistant if turn.role == "assistant" else _add_user

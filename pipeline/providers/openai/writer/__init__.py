@@ -248,25 +248,31 @@ def parts_of(block: Block, parts: Parts) -> list[Any]:
             raise TypeError(f"not a part: {type(other).__name__}")
 
 
-# The members of a user's blocks that are content. An error is not: its text begins with a word for it.
+# The members of blocks that are content, and breakpoints, which no request has. An error is neither: its text begins
+# with a word for it.
 _UNUSUAL: Final[Mapping[type, Callable[[Any], bool]]] = MappingProxyType(
-    {Text: unusual(Text), Image: unusual(Image), ToolResult: unusual(ToolResult, "content")}
+    {
+        Text: unusual(Text, "cache_control"),
+        ToolUse: unusual(ToolUse, "cache_control"),
+        ToolResult: unusual(ToolResult, "cache_control", "content"),
+        Image: unusual(Image, "cache_control"),
+    }
 )
 
 
-def stays_with_images(turn: Turn, options: MessageOptions) -> bool:
-    """Return True if a user's turn of a valid run with images is written as it is."""
-    return options.images and turn.role == "user" and turn.own is UNSET and all(map(_stays, turn.blocks))
+def stays(turn: Turn, options: MessageOptions) -> bool:
+    """Return True if a turn of a valid run is written as it is, breakpoints aside; several messages may not be."""
+    return type(turn) is Turn and turn.own is UNSET and all(_stays(block, options) for block in turn.blocks)
 
 
-def _stays(block: Block) -> bool:
+def _stays(block: Block, options: MessageOptions) -> bool:
     is_unusual = _UNUSUAL.get(type(block))
     if is_unusual is None or is_unusual(block):
         return False
     if isinstance(block, Image):
-        return image_stays(block, MEDIA_TYPES, NO_LIMITS)
+        return options.images and image_stays(block, MEDIA_TYPES, NO_LIMITS)
     if isinstance(block, ToolResult) and isinstance(block.content, list):
-        return all(type(part) is Text and _stays(part) for part in block.content)
+        return all(type(part) is Text and _stays(part, options) for part in block.content)
     return True
 
 

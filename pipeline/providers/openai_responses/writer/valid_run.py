@@ -15,7 +15,7 @@ from msgspec import Struct
 from reknit.pipeline.history.pieces import FixLog
 from reknit.pipeline.model import Image, Text, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import MessageOptions
-from reknit.pipeline.providers.openai.writer import content_of, result_content, stays_with_images
+from reknit.pipeline.providers.openai.writer import content_of, result_content, stays
 from reknit.pipeline.providers.openai_responses.writer.items import output_part
 from reknit.pipeline.providers.openai_responses.writer.own_items import OwnItems, own_rows
 from reknit.pipeline.targets import Row
@@ -66,7 +66,7 @@ class WrittenItems(Struct, kw_only=True):
         for at in part:
             came = run.turns[at]
             turn = run.without_reasoning(at, self.fault, self.book) if at in run.special else came
-            if turn is None and stays_with_images(came, self.options):
+            if turn is None and stays(came, self.options):
                 turn = came
             if turn is None:
                 items, origin = self.own.written(came), PlacedTurn(came, self.count, own_rows)
