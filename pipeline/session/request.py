@@ -124,11 +124,14 @@ class Account(Struct, frozen=True, gc=False):
         return [written.get(at) for at in range(max(written) + 1)] if written else ids
 
     def _written(self, ids: Sequence[str | None]) -> Iterator[tuple[int, str | None]]:
-        """Each message or item of the body with the id of its turn, for targets that distinguish turns."""
-        for identity, row in zip(ids, self._all_rows(), strict=False):
-            for _, _, _, *place in () if isinstance(row, Turn) else expanded(row):
-                if place:
-                    yield int(place[0].split(".")[1]), identity
+        """Each message or item of the body with the id of its turn, for targets that distinguish turns.
+
+        Blocks without a place are in the message of their turn's number, as in the ledger.
+        """
+        numbers = [_numbers(at, row) for at, row in enumerate(self._all_rows())]
+        if any(is_placed for is_placed, _ in numbers):
+            for identity, (_, found) in zip(ids, numbers, strict=False):
+                yield from ((number, identity) for number in found)
 
     def _all_rows(self) -> Iterator[Origins]:
         return chain(islice(self.settled.rows, self.row_count), (part.rows for part in self.ending.parts))
@@ -418,6 +421,14 @@ def _as_read(entry: LedgerEntry, touched: dict[str, str]) -> LedgerEntry:
     if entry.fate != "kept" or entry.path not in touched:
         return entry
     return LedgerEntry(entry.path, "rewritten", entry.output, touched[entry.path])
+
+
+def _numbers(at: int, row: Origins) -> tuple[bool, set[int]]:
+    """Return whether blocks have places, and the numbers of the messages or items of the body that they are in."""
+    if isinstance(row, Turn):
+        return False, {at}
+    places = [place for _, _, _, *place in expanded(row)]
+    return any(places), {int(place[0].split(".")[1]) if place else at for place in places}
 
 
 def _entries(at: int, row: Origins) -> list[LedgerEntry]:

@@ -539,6 +539,24 @@ def test_openai_takes_only_images_that_change_out_of_the_quick_path(
     assert_same_without_quick_path([*messages, *HELLO], target, head={"tools": TOOLS})
 
 
+@pytest.mark.parametrize("target", ["openai-chat", "deepseek"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_several_blocks_of_own_reasoning_are_joined_alike(target, count):
+    thoughts = [_thought(target)] * count
+    messages = [HELLO[0], {"role": "assistant", "content": [*thoughts, _text("well")]}, *HELLO, HELLO[0]]
+    assert_same_without_quick_path(messages, target)
+    done = normalize(messages, to=target)
+    joined = [fix.path for fix in done.fixes if fix.code == "reasoning_joined"]
+    assert joined == [f"messages.1.content.{at}" for at in range(1, count)]
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_messages_of_the_quick_path_have_their_ids(target):
+    messages = [HELLO[at % len(HELLO)] | {"id": f"m{at}"} for at in range(9)]
+    assert_same_without_quick_path(messages, target, head={"tools": TOOLS})
+    assert normalize({"messages": messages, "tools": TOOLS}, to=target).ids == [f"m{at}" for at in range(9)]
+
+
 def test_a_model_without_images_gets_lines_of_text_for_them():
     messages = [{"role": "user", "content": [_text("this"), IMAGE]}, *HELLO[1:], *HELLO]
     done = normalize({"messages": messages, "model": "deepseek-chat"}, to="deepseek")

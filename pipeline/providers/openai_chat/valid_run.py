@@ -87,16 +87,12 @@ def written_in_one_pass(
 
 
 def _keeps_reasoning(turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
-    """Return True if all reasoning of a turn goes back in a field of its message, and precedes everything else."""
-    if model.reasoning_parts:
+    """Return True if the reasoning of a turn is one block that begins it and goes back in a field of its message."""
+    first, *rest = turn.blocks
+    if model.reasoning_parts or not isinstance(first, Thinking | RedactedThinking) or reasoning_fault(first, options):
         return False
-    said = False
-    for block in turn.blocks:
-        if not isinstance(block, Thinking | RedactedThinking):
-            said = True
-        elif said or reasoning_fault(block, options):
-            return False
-    return True
+    # Another block would be joined to the first, which is a fix.
+    return not any(isinstance(block, Thinking | RedactedThinking) for block in rest)
 
 
 def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
