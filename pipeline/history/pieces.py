@@ -249,6 +249,8 @@ CHAT = "openai-chat"
 REFERENCE = "item_reference"
 # The kind of a block for what a system message of Anthropic's says where it has no content.
 SETTINGS = "output_config"
+# Converse's block for a cache breakpoint, which belongs to the block before it.
+POINT = "cachePoint"
 GEMINI = "gemini"
 ANTHROPIC = "anthropic"
 CONVERSE = "bedrock-converse"

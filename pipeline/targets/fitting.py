@@ -351,7 +351,6 @@ class _PointBlock(Struct, frozen=True, forbid_unknown_fields=True, rename="camel
     cache_point: _Point
 
 
-POINT: Final = "cachePoint"
 _mark = msgspec.json.Decoder(_CacheMark | None)
 _point = msgspec.json.Decoder(_PointBlock)
 _encode = msgspec.json.Encoder().encode

@@ -151,6 +151,30 @@ def test_documents_in_converses_format_are_kept():
     assert fixes == ["document_renamed", "unknown_dropped"]
 
 
+@pytest.mark.parametrize(
+    ("to", "model", "answer", "end"),
+    [
+        (
+            "bedrock-converse",
+            CLAUDE,
+            [text("a", cache_control={"type": "ephemeral"})],
+            b'[{"text":"a"},{"cachePoint":{"type":"default"}}]}]}',
+        ),
+        (
+            "moonshot",
+            "kimi-k2.6",
+            [thinking("hm", "moonshot"), text("a")],
+            b'"content":"a","reasoning_content":"hm","partial":true}]}',
+        ),
+    ],
+)
+def test_an_answer_to_continue_is_one_when_it_is_read_again(to, model, answer, end):
+    once = normalize({"messages": [user("q"), said(*answer)], "model": model}, to=to)
+    twice = normalize(once.body, to=to, model=model)
+    assert once.body.endswith(end)
+    assert (twice.body, twice.fixes) == (once.body, [])
+
+
 def test_a_prefill_for_converse_ends_without_whitespace():
     done = normalize([user("q"), said("a ")], to="bedrock-converse", policy={"tail": "prefill"})
     assert json.loads(done.body)["messages"][1]["content"] == [{"text": "a"}]

@@ -188,6 +188,8 @@ class ChatDialect(OpenAIDialect):
                 del written[name]
                 book.note_fix("field_dropped", f"{message.pieces[0].message}.{name}", name)
         if final and mark:
+            # Always the last member, also where it came with the message.
+            written.pop(mark, None)
             written[mark] = True
 
     def _system_row(self, message: Message, count: int, book: FixLog, rows: list[Row]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from reknit.pipeline.history.pieces import ANTHROPIC, SETTINGS, Message, TrackedBlock, code_for_unknown
+from reknit.pipeline.history.pieces import ANTHROPIC, POINT, SETTINGS, Message, TrackedBlock, code_for_unknown
 from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
 from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
@@ -34,7 +34,7 @@ from reknit.pipeline.model import (
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.targets import is_issued_by
 from reknit.pipeline.targets.bound import NOT_VOID, Void, is_void
-from reknit.pipeline.targets.fitting import POINT, BlockAdapter, is_mark, mark_of, without_own
+from reknit.pipeline.targets.fitting import BlockAdapter, is_mark, mark_of, without_own
 from reknit.pipeline.targets.limits import CLAUDE
 from reknit.pipeline.targets.media import (
     MEDIA_TYPES,

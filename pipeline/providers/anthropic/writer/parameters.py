@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, structs
 
-from reknit.pipeline.history.pieces import TrackedBlock
+from reknit.pipeline.history.pieces import POINT, TrackedBlock
 from reknit.pipeline.model import Tool, on_the_wire
 from reknit.pipeline.options import HeadOptions
 from reknit.pipeline.providers.anthropic.writer.lifetimes import shortened
@@ -20,7 +20,7 @@ from reknit.pipeline.providers.anthropic.writer.models import fit_to_claude, fit
 from reknit.pipeline.providers.anthropic.writer.searches import KnownTools, known_tools
 from reknit.pipeline.providers.anthropic.writer.settings import own_form, write_form, write_reasoning
 from reknit.pipeline.targets import Setting, legal_name
-from reknit.pipeline.targets.fitting import MOST_MARKS, POINT, is_mark, mark_of, raw_unmarked
+from reknit.pipeline.targets.fitting import MOST_MARKS, is_mark, mark_of, raw_unmarked
 from reknit.pipeline.targets.head import (
     WRAPPERS,
     Declared,

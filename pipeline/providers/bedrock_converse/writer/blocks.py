@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, field, structs
 
-from reknit.pipeline.history.pieces import TrackedBlock
+from reknit.pipeline.history.pieces import POINT, TrackedBlock
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import (
     Block,
@@ -32,7 +32,7 @@ from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
     own_member,
 )
 from reknit.pipeline.targets import legal_name
-from reknit.pipeline.targets.fitting import POINT, BlockAdapter, bare, point_of, without_mark
+from reknit.pipeline.targets.fitting import BlockAdapter, bare, point_of, without_mark
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import fit_document, fit_image
