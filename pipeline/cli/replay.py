@@ -168,6 +168,8 @@ def _replay(config: Config, name: str, selection: Selection, rate: int | None) -
     scope = structs.replace(scope_of(work, plan.ends), bases=plan.bases)
     code = run(work, scope=scope, rate=rate, factories=_factories(work, plan), on_progress=bar.note)
     bar.close()
+    if bar.is_done() and not run_with_broker(config, lambda: replays.wait_until_visible(work)):
+        say(f"reknit: replay {name}: transactions are still open; the last outputs are not visible yet")
     _end(plan, {"replay": name, "prefix": work.prefix}, code or int(Exit.CLEAN if bar.is_done() else Exit.DOWN))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import suppress
 
 import msgspec
@@ -11,13 +13,17 @@ from msgspec import structs
 from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka.admin import TIMEOUT_SECONDS, connected
-from reknit.pipeline.kafka.reading import read_partitions, reader
+from reknit.pipeline.kafka.partitions import every_place
+from reknit.pipeline.kafka.reading import POLL_MS, groupless_consumer, read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay import Plan, digest_of
 from reknit.pipeline.settings import Config
 from reknit.topics import INPUTS, REPLAY_PLAN, REPLAYS, TOPICS_BESIDE, qualified
 from reknit.topics.cluster import wanted
+
+# Markers follow in milliseconds. Another worker of the same replay may have a transaction open for longer.
+_VISIBLE_SECONDS = 10.0
 
 
 def prefix_of(live: str, replay: str) -> str:
@@ -146,6 +152,28 @@ async def delete(config: Config, replay: str) -> int:
     if objects is not None:
         await objects.delete(await objects.every())
     return len(there)
+
+
+async def wait_until_visible(work: Config, seconds: float = _VISIBLE_SECONDS) -> bool:
+    """Wait until readers see all outputs of a replay that has ended; False if they still do not after that time.
+
+    A broker confirms a commit before it has written the markers of the transaction to all partitions (KIP-98). Until
+    then a reader of committed records ends before them.
+    """
+    deadline = time.monotonic() + seconds
+    everything = groupless_consumer(work, "read_uncommitted")
+    async with reader(work) as committed:
+        try:
+            await everything.start()
+            known = await every_place(committed)
+            places = [place for name in known if name.startswith(work.prefix) for place in known[name]]
+            while await committed.end_offsets(places) != await everything.end_offsets(places):
+                if time.monotonic() > deadline:
+                    return False
+                await asyncio.sleep(POLL_MS / 1000)
+        finally:
+            await everything.stop()
+    return True
 
 
 async def left_of(config: Config, plan: Plan) -> int:

@@ -15,7 +15,7 @@ import harness
 import msgspec
 import pipeline_lab as lab
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from chaos.cluster import kafka_broker
 from chaos.trial import die_at
@@ -25,6 +25,7 @@ from test_docs import BLOCK, environment
 from reknit.pipeline.kafka.admin import connected
 from reknit.pipeline.replay import Plan
 from reknit.pipeline.replay.folder import plan_of, read_partition, unfinished
+from reknit.pipeline.replay.replays import wait_until_visible
 from reknit.pipeline.settings import Config
 from reknit.pipeline.viewer.compare import compare_replay
 from reknit.topics import (
@@ -405,6 +406,23 @@ async def test_only_topics_with_a_plan_and_without_inputs_are_deleted_as_a_repla
     async with harness.reader(own.bootstrap) as reader:
         after = {name for name in await reader.topics() if name.startswith(begins)}
     assert after == {name for name in before if not name.startswith(f"{begins}mine.") or name in foreign}
+
+
+async def test_the_end_of_a_replay_waits_for_open_transactions(own):
+    """A broker confirms a commit before readers see it, and another worker's transaction may stay open."""
+    work = Config(bootstrap_servers=own.bootstrap, prefix=f"{own.prefix}visible.")
+    await harness.make_topics(own.bootstrap, [f"{work.prefix}{SESSION_ITEMS}"], 2)
+    assert await wait_until_visible(work)
+    producer = AIOKafkaProducer(bootstrap_servers=own.bootstrap, transactional_id=f"{work.prefix}t")
+    await producer.start()
+    try:
+        async with producer.transaction():
+            await producer.send_and_wait(f"{work.prefix}{SESSION_ITEMS}", b"item", partition=1)
+            assert not await wait_until_visible(work, 0.3)
+            waiting = asyncio.create_task(wait_until_visible(work, 30))
+        assert await waiting
+    finally:
+        await producer.stop()
 
 
 async def test_a_live_prefix_is_never_written_by_a_worker_that_reads_another(live, prefix, tmp_path):
