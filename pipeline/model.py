@@ -168,11 +168,12 @@ class JoinedTurn(Turn, frozen=True, kw_only=True, gc=False):
 
 def has_media(turn: Turn) -> bool:
     """Return True if a turn holds an image or a document, in a result or not."""
+    block: Any  # looked at by its class, for speed
     for block in turn.blocks:
         kind = type(block)
         if kind is Image or kind is Document:
             return True
-        if kind is ToolResult and type(block.content) is list and any(type(part) is not Text for part in block.content):  # type: ignore[union-attr]  # its class was compared
+        if kind is ToolResult and type(block.content) is list and any(type(part) is not Text for part in block.content):
             return True
     return False
 

@@ -243,13 +243,18 @@ class FixLog(Struct, gc=False):
         self.fixes.append(fix)
 
 
+def is_point(block: Block) -> bool:
+    """Return True if a block is Converse's for a cache breakpoint, which belongs to the block before it."""
+    return isinstance(block, Unknown) and block.kind == POINT
+
+
 RESPONSES = "openai-responses"
 CHAT = "openai-chat"
 # The item that refers to another one, which the provider stores.
 REFERENCE = "item_reference"
 # The kind of a block for what a system message of Anthropic's says where it has no content.
 SETTINGS = "output_config"
-# Converse's block for a cache breakpoint, which belongs to the block before it.
+# Converse's type of a block for a cache breakpoint.
 POINT = "cachePoint"
 GEMINI = "gemini"
 ANTHROPIC = "anthropic"

@@ -14,10 +14,10 @@ from msgspec import Struct, structs
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.calls import Call
 from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, can_be_alone, is_paused_by, leave_out
-from reknit.pipeline.history.pieces import POINT, FixLog, LedgerEntry, Message, TrackedBlock, is_blank
+from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, is_blank, is_point
 from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.history.served import in_flight
-from reknit.pipeline.model import Block, Role, Text, ToolResult, Unknown
+from reknit.pipeline.model import Role, Text, ToolResult
 from reknit.pipeline.options import Structure
 
 _IS_SYSTEM: Final = attrgetter("system")
@@ -202,17 +202,13 @@ def _ending(
 
 
 def _may_be_last(message: Message, structure: Structure) -> bool:
-    last = next((piece for piece in reversed(message.pieces) if not _is_point(piece.block)), message.pieces[-1])
+    last = next((piece for piece in reversed(message.pieces) if not is_point(piece.block)), message.pieces[-1])
     if is_paused_by(last, structure):
         return True
     block = last.block
     if structure.assistant_last == "text":
         return isinstance(block, Text) and bool(block.text.strip())
     return structure.assistant_last == "always"
-
-
-def _is_point(block: Block) -> bool:
-    return isinstance(block, Unknown) and block.kind == POINT
 
 
 def _messages(

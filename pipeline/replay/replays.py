@@ -14,7 +14,7 @@ from reknit.pipeline.cli.topics import apply
 from reknit.pipeline.errors import InputError
 from reknit.pipeline.kafka.admin import TIMEOUT_SECONDS, connected
 from reknit.pipeline.kafka.partitions import every_place
-from reknit.pipeline.kafka.reading import POLL_MS, groupless_consumer, read_partitions, reader
+from reknit.pipeline.kafka.reading import POLL_MS, groupless_consumer, isolation_of, read_partitions, reader
 from reknit.pipeline.kafka.sending import producing
 from reknit.pipeline.objects import open_objects
 from reknit.pipeline.replay import Plan, digest_of
@@ -160,8 +160,11 @@ async def wait_until_visible(work: Config, seconds: float = _VISIBLE_SECONDS) ->
     A broker confirms a commit before it has written the markers of the transaction to all partitions (KIP-98). Until
     then a reader of committed records ends before them.
     """
+    everywhere = "read_uncommitted"
+    if isolation_of(work) == everywhere:
+        return True
     deadline = time.monotonic() + seconds
-    everything = groupless_consumer(work, "read_uncommitted")
+    everything = groupless_consumer(work, everywhere)
     async with reader(work) as committed:
         try:
             await everything.start()

@@ -139,8 +139,6 @@ class MediaTally:
         self._unseen_bytes = 0
         most = [each for each in (limits.media, limits.many) if each]
         self._few = min(most, default=0)
-        # Kept, as each turn asks for them.
-        self._is_heavy = self._may_exceed = False
         self._current = 0  # the index of the first message after the last answer
         # Everything besides media. Turns are measured when it matters.
         self._rest = head_bytes
@@ -151,8 +149,7 @@ class MediaTally:
 
         ``is_new``: it holds media.
         """
-        is_answer = turn.role == "assistant"
-        if is_answer:
+        if turn.role == "assistant":
             self._current = turn.index + 1
         self._unmeasured.append(turn)
         if len(self._unmeasured) > _MOST_UNMEASURED:
@@ -160,7 +157,8 @@ class MediaTally:
         if is_new:
             self._add(turn)
         # A text of the user's changes nothing but the length of the body, which only heavy media make matter.
-        if self._may_exceed and (is_new or is_answer or self._is_heavy):
+        matters = is_new or turn.role == "assistant" or self._is_heavy()
+        if matters and (self._live or self._unseen) and self._may_exceed():
             self._see()
             self._step()
 
@@ -171,11 +169,12 @@ class MediaTally:
         self._keys = [key for key in self._keys if index_of(key) >= self.stubs.before]
         return first
 
-    def _weigh(self) -> None:
-        """Update whether the media are heavy, and whether they are enough, or heavy enough, to exceed a limit."""
-        self._is_heavy = 0 < self._limits.body_bytes * _FEW < self._bytes + self._unseen_bytes
-        count = len(self._live) + len(self._unseen)
-        self._may_exceed = count > 0 and (0 < self._few < count or self._is_heavy)
+    def _may_exceed(self) -> bool:
+        """Return False if the media are too few, and too small, to exceed a limit."""
+        return 0 < self._few < len(self._live) + len(self._unseen) or self._is_heavy()
+
+    def _is_heavy(self) -> bool:
+        return 0 < self._limits.body_bytes * _FEW < self._bytes + self._unseen_bytes
 
     def _see(self) -> None:
         for key, medium in self._unseen:
@@ -184,7 +183,6 @@ class MediaTally:
                 self._live.append(live)
                 self._bytes += live.bytes
         self._unseen, self._unseen_bytes = [], 0
-        self._weigh()
 
     def _add(self, turn: Turn) -> None:
         for at, block in enumerate(turn.blocks):
@@ -195,7 +193,6 @@ class MediaTally:
                     sent = self._as_sent(medium)
                     self._unseen.append((key, sent))
                     self._unseen_bytes += len(bytes(sent.source))
-        self._weigh()
 
     def _as_sent(self, medium: _Medium) -> _Medium:
         """Return a medium as requests have it: an image that was scaled is smaller."""
@@ -252,7 +249,6 @@ class MediaTally:
         self._live = [each for each in self._live if each.key not in gone]
         self._bytes -= sum(each.bytes for each in media)
         self.stubs = self._compact(self.stubs.more | gone)
-        self._weigh()
 
     def _compact(self, more: frozenset[str]) -> MediaStubs:
         """Return the stubs with as few keys as possible: all before the oldest medium that stays are stubs."""

@@ -120,18 +120,16 @@ class Account(Struct, frozen=True, gc=False):
     def ids(self) -> list[str | None]:
         """For each message or item of the body the id of the message in."""
         ids = [*self.shared.ids[: self.row_count], *(message.id for message in self.rendered.messages)]
-        written = dict(self._written(ids))
-        return [written.get(at) for at in range(max(written) + 1)] if written else ids
-
-    def _written(self, ids: Sequence[str | None]) -> Iterator[tuple[int, str | None]]:
-        """Each message or item of the body with the id of its turn, for targets that distinguish turns.
-
-        Blocks without a place are in the message of their turn's number, as in the ledger.
-        """
-        numbers = [_numbers(at, row) for at, row in enumerate(self._all_rows())]
-        if any(is_placed for is_placed, _ in numbers):
-            for identity, (_, found) in zip(ids, numbers, strict=False):
-                yield from ((number, identity) for number in found)
+        rows = list(self._all_rows())
+        if not any(map(_is_placed, rows)):
+            return ids
+        # Targets that distinguish turns: each message or item of the body has the id of its turn.
+        written = {
+            int(entry.output.split(".")[1]): identity
+            for at, (identity, row) in enumerate(zip(ids, rows, strict=False))
+            for entry in _entries(at, row)
+        }
+        return [written.get(at) for at in range(max(written) + 1)]
 
     def _all_rows(self) -> Iterator[Origins]:
         return chain(islice(self.settled.rows, self.row_count), (part.rows for part in self.ending.parts))
@@ -423,12 +421,9 @@ def _as_read(entry: LedgerEntry, touched: dict[str, str]) -> LedgerEntry:
     return LedgerEntry(entry.path, "rewritten", entry.output, touched[entry.path])
 
 
-def _numbers(at: int, row: Origins) -> tuple[bool, set[int]]:
-    """Return whether blocks have places, and the numbers of the messages or items of the body that they are in."""
-    if isinstance(row, Turn):
-        return False, {at}
-    places = [place for _, _, _, *place in expanded(row)]
-    return any(places), {int(place[0].split(".")[1]) if place else at for place in places}
+def _is_placed(row: Origins) -> bool:
+    """Return True if blocks have places of their own in the body, besides their numbers."""
+    return not isinstance(row, Turn) and any(place for _, _, _, *place in expanded(row))
 
 
 def _entries(at: int, row: Origins) -> list[LedgerEntry]:

@@ -199,7 +199,7 @@ class WorkingHistory:
     def begin_history(self, turns: Sequence[Turn], valid_runs: Sequence[ValidRun], scale: Scale | None = None) -> None:
         """Take the first turns: valid runs of turns in one pass, the others one by one."""
         self._scale(turns, scale)
-        # Nothing else is weighed, and a session of one document begins here.
+        # Limits weigh media and length. The scan for valid runs says which turns may have media.
         if self.fit.active or turns_with_media(turns, valid_runs):
             self._change_prefix(self._bound(turns), turns)
         if self.fit.touches or self.bindings.keeps_answered:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -14,10 +14,6 @@ from reknit.pipeline.targets import Dialect, Row
 
 ReasoningFault: TypeAlias = Callable[[Thinking | RedactedThinking, Turn], str]
 """Returns the code of the fix that drops reasoning of a turn; ``""`` if the target may take it."""
-
-
-# ``A | B`` builds a union each time: 43 ns for a check instead of 12, for every block of a run with reasoning.
-_REASONING: Final = (Thinking, RedactedThinking)
 
 
 class RunMessages(Struct, frozen=True):
@@ -43,7 +39,7 @@ class RunMessages(Struct, frozen=True):
         blocks: list[Block] = []
         paths: list[str] = []
         for block, path in zip(turn.blocks, input_paths(turn), strict=True):
-            if isinstance(block, _REASONING):
+            if isinstance(block, (Thinking, RedactedThinking)):
                 code = fault(block, turn)
                 if not code or not book.makes(code):
                     return None
@@ -56,7 +52,7 @@ class RunMessages(Struct, frozen=True):
 def drop_reasoning(turn: Turn, fault: ReasoningFault, book: FixLog) -> None:
     """Record that the reasoning of a turn is dropped."""
     for block, path in zip(turn.blocks, input_paths(turn), strict=True):
-        if isinstance(block, _REASONING):
+        if isinstance(block, (Thinking, RedactedThinking)):
             book.drop(fault(block, turn), TrackedBlock(block, turn.index, path))
 
 

@@ -307,7 +307,7 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
     if not lines and shape not in TRANSCRIPTS:
         # Before the searches for transcripts and frameworks, which take a tenth of a valid history's time.
         valid = _read_valid(text, shape)
-        if valid and not (shape is None and _is_disguised(valid)):
+        if valid and not _is_disguised(valid, shape):
             return valid
     if shape == "codex-rollout" or (shape is None and codex_rollout.is_rollout(text)):
         return _read_transcript(text, "codex-rollout", codex_rollout.read_lines)
@@ -318,7 +318,7 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
     parsable, mask = _parsable(text)
     if lines and mask is None:
         valid = _read_valid(parsable, shape)
-        if valid and not (shape is None and _is_disguised(valid)):
+        if valid and not _is_disguised(valid, shape):
             return valid
     if shape is None and (found := _found_framework(parsable)) is not None:
         framework, given, _, keys = found
@@ -326,8 +326,10 @@ def _read(text: bytes, shape: Shape | None) -> ReadResult:
     return valid or _read_document(parsable, shape, mask)
 
 
-def _is_disguised(valid: ReadResult) -> bool:
-    """Return True if what was read as valid has media that may be AG-UI's."""
+def _is_disguised(valid: ReadResult, shape: Shape | None) -> bool:
+    """Return True if what was read as valid has media that may be AG-UI's; not where the caller names the shape."""
+    if shape is not None:
+        return False
     holding = turns_with_media(valid.conversation.turns, valid.valid_runs)
     return any(_VALUE in bytes(medium.source) for turn in holding for medium in media_in(turn))
 

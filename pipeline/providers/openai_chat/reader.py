@@ -92,42 +92,20 @@ MESSAGE_KEYS: Final = frozenset(_Row.__struct_encode_fields__) - {"role", "id", 
 
 
 def _turn_of(row: _Row, index: int) -> Turn | None:
-    role = row.role
-    content: Any = row.content
-    place = f"messages.{index}"
-    # Equal to one with some members alone: the quickest way to see that there are no others.
-    if role == "tool" or role == "function":  # noqa: PLR1714  a tuple costs more
-        call = row.tool_call_id
-        if call and type(content) is str and row == _Row(role=role, id=row.id, content=content, tool_call_id=call):
-            return _answer(row, call, content, place, index)
+    if row.role in ("tool", "function"):
         return _result_turn(row, index)
-    if type(content) is str and row == _Row(role=role, id=row.id, content=content):
-        own = UNSET if role != "developer" else Own(CHAT, {"role": _DEVELOPER})
-        blocks, paths = (Text(text=content),), (f"{place}.content",)
-        return Turn(role=ROLES[role], blocks=blocks, index=index, id=row.id, paths=paths, own=own)
-    calls = row.tool_calls
-    if (
-        role == "assistant"
-        and calls
-        and content != ""
-        and type(content) is not tuple
-        and row == _Row(role=role, id=row.id, content=content, tool_calls=calls)
-    ):
-        uses = _uses(calls, place)
-        return None if uses is None else _calling_turn(row, content, uses, place, index)
+    place = f"messages.{index}"
+    # Equal to one with these members alone: the quickest way to see that there are no others.
+    if type(row.content) is str and row == _Row(role=row.role, id=row.id, content=row.content):
+        own = UNSET if row.role != "developer" else Own(CHAT, {"role": _DEVELOPER})
+        blocks, paths = (Text(text=row.content),), (f"{place}.content",)
+        return Turn(role=ROLES[row.role], blocks=blocks, index=index, id=row.id, paths=paths, own=own)
     is_spoken = row.role == "assistant" or not (row.tool_calls or row.annotations is not UNSET)
     # The client library of OpenAI writes every member of an answer, those without a value too.
     has_audio = row.audio is not UNSET and not (row.role == "assistant" and bytes(row.audio) == b"null")
     is_usual = row.prefix is row.partial is row.is_error is UNSET and row.function_call is None and not has_audio
     is_answer = row.tool_call_id is not None or row.tool_call_ids is not None or row.tool_name is not None
     return _whole_turn(row, place, index) if is_spoken and is_usual and not is_answer else None
-
-
-def _calling_turn(row: _Row, content: str | None, uses: list[Placed], place: str, index: int) -> Turn:
-    """Return an answer of a text and calls, or of calls."""
-    placed = uses if content is None else [(Text(text=content), f"{place}.content"), *uses]
-    blocks, paths = zip(*placed, strict=True)
-    return Turn(role="assistant", blocks=blocks, index=index, id=row.id, paths=paths)
 
 
 def _whole_turn(row: _Row, place: str, index: int) -> Turn | None:

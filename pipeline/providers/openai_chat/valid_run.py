@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from reknit.pipeline.history.pieces import FixLog
 from reknit.pipeline.model import Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import MessageOptions, ModelOptions
-from reknit.pipeline.providers.openai.writer import content_of, reasoning_fault, result_content, stays
+from reknit.pipeline.providers.openai.writer import content_of, has_parts, reasoning_fault, result_content, stays
 from reknit.pipeline.targets import Row
 from reknit.pipeline.targets.valid_run import PlacedTurn, RunMessages, drop_reasoning, input_paths
 
@@ -89,10 +89,10 @@ def written_in_one_pass(
 def _keeps_reasoning(turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
     """Return True if the reasoning of a turn is one block that begins it and goes back in a field of its message."""
     first, *rest = turn.blocks
-    if model.reasoning_parts or not isinstance(first, Thinking | RedactedThinking) or reasoning_fault(first, options):
+    if model.reasoning_parts or not isinstance(first, (Thinking, RedactedThinking)) or reasoning_fault(first, options):
         return False
     # Another block would be joined to the first, which is a fix.
-    return not any(isinstance(block, Thinking | RedactedThinking) for block in rest)
+    return not any(isinstance(block, (Thinking, RedactedThinking)) for block in rest)
 
 
 def _add_assistant(written: list[Any], turn: Turn, options: MessageOptions, model: ModelOptions) -> bool:
@@ -139,8 +139,7 @@ def _add_user(written: list[Any], turn: Turn, options: MessageOptions, model: Mo
 def _rows(turn: Turn, first: int) -> list[Row]:
     """Return the origins of a turn's blocks, whose first message is that of index ``first`` in the body."""
     results = sum(type(block) is ToolResult for block in turn.blocks)
-    texts = sum(type(block) is Text for block in turn.blocks)
-    images = sum(type(block) is Image for block in turn.blocks)
+    is_list = has_parts(turn)
     place = f"messages.{first + results}.content"
     rows: list[Row] = []
     said = called = answered = 0
@@ -154,7 +153,7 @@ def _rows(turn: Turn, first: int) -> list[Row]:
         elif type(block) is Thinking:
             where = f"messages.{first}.reasoning_content"
         else:
-            where = f"{place}.{said}" if texts > 1 or images else place
+            where = f"{place}.{said}" if is_list else place
             said += 1
         rows.append((path, "kept", "", where))
     return rows

@@ -158,7 +158,7 @@ class AnthropicDialect(ListDialect):
                     break
                 state = structs.replace(state, images=next_turn[0], large=next_turn[1])
                 blocks = without_issuers(blocks)
-            content = blocks if turn.paths is None or len(blocks) > 1 else _as_given(blocks, turn.paths)
+            content = blocks if turn.paths is None or len(blocks) > 1 else _as_given(blocks, turn.paths[0])
             messages.append(_Wire(turn.role, content))
         if not messages:
             return None
@@ -346,10 +346,10 @@ def _content(pieces: Sequence[TrackedBlock], blocks: Sequence[Any]) -> Sequence[
     return blocks
 
 
-def _as_given(blocks: tuple[Block, ...], paths: tuple[str, ...]) -> tuple[Block, ...] | str:
-    """The same of a valid turn, whose blocks have these places in the input."""
+def _as_given(blocks: tuple[Block, ...], path: str) -> tuple[Block, ...] | str:
+    """The same of a valid turn of one block, which has this place in the input."""
     block = blocks[0]
-    return block.text if type(block) is Text and len(blocks) == 1 and is_whole(paths[0]) else blocks
+    return block.text if type(block) is Text and is_whole(path) else blocks
 
 
 def _taken(message: Message, book: FixLog, opened: Sequence[str], *, paused: bool) -> Message:

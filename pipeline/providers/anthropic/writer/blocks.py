@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
-from reknit.pipeline.history.pieces import ANTHROPIC, POINT, SETTINGS, Message, TrackedBlock, code_for_unknown
+from reknit.pipeline.history.pieces import ANTHROPIC, POINT, SETTINGS, Message, TrackedBlock, code_for_unknown, is_point
 from reknit.pipeline.history.served import EARLIER, RESULTS, unpaired
 from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
@@ -249,7 +249,7 @@ class AnthropicBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     other_type: bool
 
     def add_piece(self, piece: TrackedBlock) -> None:
-        if isinstance(piece.block, Unknown) and piece.block.kind == POINT:
+        if isinstance(piece.block, Unknown) and is_point(piece.block):
             self._set_mark(piece, piece.block)
         else:
             super().add_piece(piece)

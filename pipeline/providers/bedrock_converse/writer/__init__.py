@@ -19,8 +19,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
-from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
-from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse, Unknown
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, is_point
+from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse
 from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
@@ -33,7 +33,6 @@ from reknit.pipeline.providers.bedrock_converse.writer.blocks import (
     tool_name,
 )
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import (
-    MARKERS,
     NAME,
     SYSTEM_BLOCKS,
     fit_reasoning,
@@ -415,7 +414,7 @@ class ConverseDialect(ListDialect):
 
 def _worded(message: Message, pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
     """Return the pieces with required words added: next to a document, or in a turn without other content."""
-    said = [piece for piece in pieces if not (isinstance(piece.block, Unknown) and piece.block.kind in MARKERS)]
+    said = [piece for piece in pieces if not is_point(piece.block)]
     if not said:
         return [stub_for(message, book), *pieces]
     document = next((piece for piece in said if is_document(piece.block)), None)

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock
+from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, is_point
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Thinking, Turn, Unknown
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.targets.bound import NOT_VOID, Void, is_void
@@ -178,8 +178,6 @@ _OF_SERVED_TOOLS: Final = frozenset({"toolUse", "toolResult"})
 _NOT_FOR_CLAUDE: Final = _OF_SERVED_TOOLS | {"image", "video"}
 # Blocks that only a system message may hold.
 SYSTEM_BLOCKS: Final = frozenset({"toolAddition", "toolRemoval"})
-# Not content by itself: a turn of nothing else says nothing.
-MARKERS: Final = frozenset({"cachePoint"})
 
 
 def own_member(block: Unknown, *, inner: bool, model: str) -> bool:
@@ -294,7 +292,7 @@ def fit_reasoning(
     if len(unfit) == len(reasoning):
         return [piece for at, piece in enumerate(pieces) if at not in unfit]
     kept = [at for at in reasoning if at not in unfit]
-    alone = all(at in unfit or at in kept or _is_marker(piece) for at, piece in enumerate(pieces))
+    alone = all(at in unfit or at in kept or is_point(piece.block) for at, piece in enumerate(pieces))
     if alone and book.makes("thinking_trailing"):
         for at in kept:
             book.drop("thinking_trailing", pieces[at])
@@ -310,9 +308,9 @@ def _trailing(pieces: Sequence[TrackedBlock], unfit: Container[int]) -> list[int
     """The places of reasoning after which nothing of a message stays."""
     found = []
     for at in range(len(pieces) - 1, -1, -1):
-        if not isinstance(pieces[at].block, (Thinking, RedactedThinking)) and not _is_marker(pieces[at]):
+        if not isinstance(pieces[at].block, (Thinking, RedactedThinking)) and not is_point(pieces[at].block):
             break
-        if not _is_marker(pieces[at]) and at not in unfit:
+        if not is_point(pieces[at].block) and at not in unfit:
             found.append(at)
     return found
 
@@ -356,7 +354,3 @@ def _fault(block: Block, model: str, endpoint: Endpoint) -> str:
 
 def _same(issuer: str | None, model: str) -> bool:
     return not issuer or not model or issuer.lower() in model or model in issuer.lower()
-
-
-def _is_marker(piece: TrackedBlock) -> bool:
-    return isinstance(piece.block, Unknown) and piece.block.kind in MARKERS

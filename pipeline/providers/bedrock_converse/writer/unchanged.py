@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, structs
 
-from reknit.pipeline.history.pieces import FixLog, TrackedBlock
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock, message_of
 from reknit.pipeline.history.unusual import unusual
 from reknit.pipeline.model import (
     Block,
@@ -20,21 +20,20 @@ from reknit.pipeline.model import (
     ToolResult,
     ToolUse,
     Turn,
-    Unknown,
 )
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.bedrock_converse.wire import Message, is_empty_error, written_message
 from reknit.pipeline.providers.bedrock_converse.writer.blocks import tool_name
 from reknit.pipeline.providers.bedrock_converse.writer.fitness import reasoning_fault, reasoning_stays
-from reknit.pipeline.targets import Row, row
+from reknit.pipeline.targets import row
 from reknit.pipeline.targets.bound import NOT_VOID, Void
+from reknit.pipeline.targets.fitting import without_mark
 from reknit.pipeline.targets.limits import CONVERSE
 from reknit.pipeline.targets.media import MEDIA_TYPES as IMAGE_TYPES
 from reknit.pipeline.targets.media import image_stays
-from reknit.pipeline.targets.valid_run import Origins, RunMessages, drop_reasoning, input_paths
+from reknit.pipeline.targets.valid_run import Origins, RunMessages, drop_reasoning
 
 _encode = msgspec.json.Encoder().encode
-_MARK_DROPPED: Final = "cache_mark_dropped"
 
 
 def written_in_one_pass(
@@ -59,37 +58,16 @@ def written_in_one_pass(
                 drop_reasoning(turn, fault, book)
                 origin = turn = bare
             else:
-                bare = _without_marks(turn, book)
-                if bare is None or not _turn_stays(bare, model, endpoint, void):
+                pieces = message_of(turn).pieces
+                blocks = tuple(without_mark(piece, None).block for piece in pieces)
+                bare = structs.replace(turn, blocks=blocks)
+                if not book.makes("cache_mark_dropped") or not _turn_stays(bare, model, endpoint, void):
                     break
-                origin = _rows_without_marks(turn, bare, book)
+                origin = [row(without_mark(piece, book)) for piece in pieces]
                 turn = bare
         messages.append(written_message(turn.role, turn.blocks))
         origins.append(origin)
     return _encode(messages)[1:-1], origins
-
-
-def _without_marks(turn: Turn, book: FixLog) -> Turn | None:
-    """Return a turn without the cache breakpoints of its blocks; None if it has none, or they are not taken off."""
-    if not book.makes(_MARK_DROPPED) or not any(map(_is_marked, turn.blocks)):
-        return None
-    blocks = [structs.replace(block, cache_control=UNSET) if _is_marked(block) else block for block in turn.blocks]
-    return structs.replace(turn, blocks=tuple(blocks))
-
-
-def _is_marked(block: Block) -> bool:
-    return not isinstance(block, Unknown) and block.cache_control is not UNSET
-
-
-def _rows_without_marks(turn: Turn, bare: Turn, book: FixLog) -> list[Row]:
-    """Record that a turn loses its breakpoints; return the origins of its blocks."""
-    rows: list[Row] = []
-    for block, after, path in zip(turn.blocks, bare.blocks, input_paths(turn), strict=True):
-        piece = TrackedBlock(block, turn.index, path)
-        if after is not block:
-            piece = book.change(_MARK_DROPPED, piece, after)
-        rows.append(row(piece))
-    return rows
 
 
 # The members that Converse has no place for, in blocks that are written as they are. The exempt ones are content.

@@ -232,6 +232,12 @@ def content_of(blocks: Sequence[Block], parts: Parts) -> str | list[Any]:
     return [part for block in blocks for part in parts_of(block, parts)] or ""
 
 
+def has_parts(turn: Turn) -> bool:
+    """Return True if the content of a plain turn's message is parts: several texts, or images."""
+    kinds = [type(block) for block in turn.blocks]
+    return kinds.count(Text) > 1 or Image in kinds
+
+
 def parts_of(block: Block, parts: Parts) -> list[Any]:
     match block:
         case Text():

@@ -15,7 +15,7 @@ from msgspec import Struct
 from reknit.pipeline.history.pieces import FixLog
 from reknit.pipeline.model import Image, Text, ToolResult, ToolUse, Turn
 from reknit.pipeline.options import MessageOptions
-from reknit.pipeline.providers.openai.writer import content_of, result_content, stays
+from reknit.pipeline.providers.openai.writer import content_of, has_parts, result_content, stays
 from reknit.pipeline.providers.openai_responses.writer.items import output_part
 from reknit.pipeline.providers.openai_responses.writer.own_items import OwnItems, own_rows
 from reknit.pipeline.targets import Row
@@ -123,7 +123,7 @@ def _assistants(turn: Turn) -> list[Any]:
 def _rows(turn: Turn, first: int) -> list[Row]:
     """Return the origins of a turn's blocks, whose first item is that of index ``first`` in the body."""
     texts = sum(type(block) is Text for block in turn.blocks)
-    images = sum(type(block) is Image for block in turn.blocks)
+    is_list = has_parts(turn)
     results = sum(type(block) is ToolResult for block in turn.blocks)
     message = first if turn.role == "assistant" else first + results
     place = f"input.{message}.content"
@@ -133,7 +133,7 @@ def _rows(turn: Turn, first: int) -> list[Row]:
     said = 0
     for path, block in zip(input_paths(turn), turn.blocks, strict=True):
         if type(block) is Text or type(block) is Image:
-            where = f"{place}.{said}" if texts > 1 or images else place
+            where = f"{place}.{said}" if is_list else place
             said += 1
         else:
             where = f"input.{item}.output" if type(block) is ToolResult else f"input.{item}"
