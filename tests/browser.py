@@ -128,6 +128,25 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             await self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    @asynccontextmanager
+    async def navigation(self):
+        """Wait after the block until the page that it leads to has loaded.
+
+        An expression for ``until`` may be true on the old page already; what follows would then run on either page.
+        """
+        begun = len(self._events)
+        yield
+        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        while not any(map(_is_navigation, self._events[begun:])):
+            assert asyncio.get_running_loop().time() < deadline, ("no navigation", await self.text(), self.did())
+            await asyncio.sleep(0.03)
+        await self.until("document.readyState === 'complete'")
+
+    async def follow(self, selector):
+        """Click at an element that leads to another page, and wait until that has loaded."""
+        async with self.navigation():
+            await self.click(selector)
+
     async def type(self, selector, text):
         """Replace the text of a field."""
         await self.until(f"document.querySelector({json.dumps(selector)}) !== null")
@@ -187,6 +206,11 @@ class Page:
 
     def _is_own(self, url):
         return url.startswith((self._own, "data:")) if self._own.startswith("http") else url == self._own
+
+
+def _is_navigation(event):
+    """Whether the tab shows another document from here on; a frame inside its page does not count."""
+    return event["method"] == "Page.frameNavigated" and "parentId" not in event["params"]["frame"]
 
 
 def _is_stopped(event):

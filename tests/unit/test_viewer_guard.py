@@ -324,8 +324,9 @@ async def test_no_browser_leaves_the_viewer_by_a_login(path):
     async with viewer_with(login=LOGIN) as (ask, _), browsing() as browser, browser.tab() as page:
         assert await page.go(f"{ask.origin}/login?next={path}") == 200
         await page.type("#login", LOGIN)
-        await page.press("Enter")
-        await page.until("location.pathname === '/' && document.readyState === 'complete'")
+        async with page.navigation():
+            await page.press("Enter")
+        assert await page.ask("location.pathname") == "/"
         assert await page.ask("location.origin") == ask.origin
         assert page.did().requests == []
 

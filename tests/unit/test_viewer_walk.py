@@ -156,8 +156,9 @@ async def test_the_subject_of_a_row_is_opened_by_the_keys(viewer):
                 await page.press("j")
                 focused.append(await page.ask("new URL(document.activeElement.href).pathname"))
             leads[path] = focused
-            await page.press("Enter")
-            await page.until(f"location.pathname === {focused[-1]!r} && document.readyState === 'complete'")
+            async with page.navigation():
+                await page.press("Enter")
+            assert await page.ask("location.pathname") == focused[-1]
     kinds = [re.sub(r"[0-9a-f]{32}|\d+", "N", path) for path in leads["/sessions/lost-result"]]
     assert "/sessions/lost-result/requests/N" in kinds
     assert kinds[0] == "/sessions/lost-result/records/agent.turns.vN/N/N"
@@ -172,14 +173,12 @@ async def test_a_found_record_is_highlighted_in_its_session(viewer):
         for path, link in (("/sessions?q=licence", "a.first"), ("/sessions/lost-result?q=tests", "td.when a")):
             await go(page, viewer, path)
             words = await page.ask(f"document.querySelector('{link}').closest('tr').innerText")
-            await page.click(link)
-            await page.until("document.querySelector('tr.sought') !== null && document.readyState === 'complete'")
+            await page.follow(link)
             sought = await page.ask("document.querySelector('tr.sought').innerText")
             assert await page.ask("document.querySelector('tr:target') === document.querySelector('tr.sought')")
             assert sought.split("\t")[-1].strip()[:12] in words
         await go(page, viewer, "/sessions?q=outage")
-        await page.click("a.first")
-        await page.until("document.querySelector(':target') !== null")
+        await page.follow("a.first")
         assert "outage" in await page.ask("document.querySelector(':target').innerText")
 
 
