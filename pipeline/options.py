@@ -37,6 +37,7 @@ class Structure(Struct, frozen=True, kw_only=True):
         ids_again: a call may have the id of one in an earlier turn.
         marked_ids: ids of calls may have dots and colons.
         system_inside: system messages of text may follow other messages.
+        system_first: such a message may also be the first one.
         system_blocks: the types of blocks that such a message may hold; one that holds any of them may always stay.
         system_media: such messages, and those at the beginning, may hold images and documents.
         reasoning_alone: an assistant message may consist of reasoning.
@@ -63,6 +64,7 @@ class Structure(Struct, frozen=True, kw_only=True):
     ids_again: bool = False
     marked_ids: bool = False
     system_inside: bool = False
+    system_first: bool = False
     system_blocks: frozenset[str] = frozenset()
     system_media: bool = False
     reasoning_alone: bool = False

@@ -55,8 +55,8 @@ from reknit.pipeline.history.pieces import (
     TrackedBlock,
     block_path,
     is_blank,
-    is_breakpoint,
     is_foreign,
+    is_point,
     message_of,
     tool_id,
 )
@@ -358,7 +358,9 @@ class History:
             self.ids.begin_turn()
         exchange = self.exchanges[-1]
         held = len(exchange.assistant)
-        begins = held > 0 and not continues(exchange.assistant[-1], turn, pieces)
+        # A turn from which a block of the user's was moved comes in two parts, which are one message.
+        begins = held > 0 and exchange.assistant[-1].turn != turn.index
+        begins = begins and not continues(exchange.assistant[-1], turn, pieces)
         apart = begins and (exchange.stays_apart(pieces, turn, self.structure) or not self._book.makes("turns_merged"))
         if held and not apart and self._book.makes("turns_merged"):
             # An item that continues the last message joins it too, and text in it joins the messages with calls.
@@ -420,9 +422,7 @@ class History:
                     said += self._orphan(piece, piece.block)
                     # The agent has answered it all the same, and waits for the model.
                     self.user_spoke_last = self.user_spoke_last or piece.block.tool_use_id in self.cut
-            elif (
-                not said and is_breakpoint(piece.block) and self.exchanges and self.exchanges[-1].was_answered_by(turn)
-            ):
+            elif not said and is_point(piece.block) and self.exchanges and self.exchanges[-1].was_answered_by(turn):
                 # It stays after the result that it ends; more results may follow.
                 self.exchanges[-1].results.append(piece)
             else:
@@ -761,7 +761,8 @@ class History:
         missing = exchange.lacking(self.structure)
         if missing:
             self._fill(exchange, missing, self.messages)
-        self._emit(user_messages(exchange, self.changed, self._book))
+        opens = not (self.messages or self.structure.system_first)
+        self._emit(user_messages(exchange, self.changed, self._book, opens=opens))
 
     def _emit(self, messages: list[Message]) -> None:
         self._settled += messages

@@ -146,7 +146,6 @@ def system_pieces(turn: Turn, structure: Structure, book: FixLog, *, leading: bo
     if not turn.blocks:
         book.note_fix("turn_empty", turn.place)
     pieces = []
-    changes = [block for block in turn.blocks if isinstance(block, Unknown) and changes_tools(block)]
     taken = {block.kind for block in turn.blocks if isinstance(block, Unknown)} & structure.system_blocks
     stays = not leading and (structure.system_inside or bool(taken))
     for at, block in enumerate(turn.blocks):
@@ -157,26 +156,35 @@ def system_pieces(turn: Turn, structure: Structure, book: FixLog, *, leading: bo
             pieces.append(_unrefused(piece, book) if block.refusal else piece)
         elif stays and isinstance(block, Unknown) and block.kind in taken:
             pieces.append(piece)
-        elif not leading and block in changes:
-            book.drop("native_dropped", piece, detail=block.kind)
-        elif isinstance(block, Text):
-            piece = _unrefused(piece, book) if block.refusal else piece
-            marked = structs.replace(block, text=SYSTEM_MARK + block.text, refusal=False)
-            pieces.append(piece if leading else book.change("system_inlined", piece, marked))
+        elif leading and isinstance(block, Text):
+            pieces.append(_unrefused(piece, book) if block.refusal else piece)
         elif structure.system_media and isinstance(block, (Image, Document)):
             pieces.append(_with_plain_source(piece, book))
         elif leading:
             book.drop("system_media_dropped", piece)
         elif isinstance(block, (Image, Document)):
             pieces.append(structs.replace(book.change("block_moved", piece), system=False))
-        else:
-            shown = msgspec.json.encode(on_the_wire(block)).decode()
-            pieces.append(book.change("system_block_as_text", piece, Text(text=SYSTEM_MARK + shown)))
+        elif (shown := inlined(piece, book)) is not None:
+            pieces.append(shown)
     if turn.own is not UNSET and pieces:
         # Media that were moved to the user begin a message of the user's.
         is_system = (leading or stays) and pieces[0].system
         pieces[0].own = turn.own if is_system else _own_of_user(turn.own)
     return pieces
+
+
+def inlined(piece: TrackedBlock, book: FixLog) -> TrackedBlock | None:
+    """Return a piece of a system message as marked text of the user's; None if it is a change of the tools."""
+    block = piece.block
+    if isinstance(block, Unknown) and changes_tools(block):
+        book.drop("native_dropped", piece, detail=block.kind)
+        return None
+    if isinstance(block, Text):
+        piece = _unrefused(piece, book) if block.refusal else piece
+        marked = structs.replace(block, text=SYSTEM_MARK + block.text, refusal=False)
+        return book.change("system_inlined", piece, marked)
+    shown = msgspec.json.encode(on_the_wire(block)).decode()
+    return book.change("system_block_as_text", piece, Text(text=SYSTEM_MARK + shown))
 
 
 def _own_of_user(own: Own) -> Own | UnsetType:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, structs
 
 from reknit.pipeline.history.call_ids import NO_ID, made_id
 from reknit.pipeline.history.calls import Call, CallIndex, CallsWithId
-from reknit.pipeline.history.pieces import FixLog, TrackedBlock, is_blank, is_breakpoint, is_foreign, is_row
+from reknit.pipeline.history.pieces import FixLog, TrackedBlock, is_blank, is_foreign, is_native, is_point, is_row
 from reknit.pipeline.model import Block, Issuer, RedactedThinking, Text, Thinking, ToolUse, Turn, Unknown
 from reknit.pipeline.options import Structure
 
@@ -111,10 +111,11 @@ class Exchange(Struct, omit_defaults=True, dict=True):
     def stays_apart(self, said: Sequence[TrackedBlock], turn: Turn, structure: Structure) -> bool:
         """Return True if the assistant's next content, in a turn, is a message of its own next to the last one."""
         new = [piece for piece in said if not self.has_asked(piece.block, turn)] or said
+        last = last_shown(self.assistant, structure)
         if (
             "assistant" not in structure.neighbours
-            or is_reasoning(self.assistant[-1])
-            or is_paused_by(self.assistant[-1], structure)
+            or is_reasoning(last)
+            or is_paused_by(last, structure)
             or not any(can_be_alone(piece, structure) for piece in new)
             or not self._last_message_stays(structure)
         ):
@@ -294,7 +295,7 @@ def can_be_alone(piece: TrackedBlock, structure: Structure) -> bool:
     breakpoint, has no content for the target.
     """
     if isinstance(piece.block, Unknown) and not is_reasoning(piece):
-        return not (is_foreign(piece.block, structure.own) or is_breakpoint(piece.block))
+        return not (is_foreign(piece.block, structure.own) or is_point(piece.block))
     if not is_reasoning(piece) or "reasoning_alone" in structure.observed:
         return True
     issuer = piece.block.issuer
@@ -308,6 +309,21 @@ def leave_out(pieces: Sequence[TrackedBlock], book: FixLog) -> None:
             book.drop("reasoning_alone", piece)
         else:
             book.drop_unknown(piece)
+
+
+def last_shown(pieces: Sequence[TrackedBlock], structure: Structure) -> TrackedBlock:
+    """Return the last of an assistant's pieces that its message shows: no breakpoint, no type that the target lacks.
+
+    The last one of all if there is no such piece.
+    """
+    return next((piece for piece in reversed(pieces) if not _is_lacked(piece.block, structure.own)), pieces[-1])
+
+
+def _is_lacked(block: Block, own: str) -> bool:
+    if is_point(block) or is_foreign(block, own):
+        return True
+    # For a block without an issuer, the type decides. A target that names no provider of its own decides in its writer.
+    return isinstance(block, Unknown) and bool(own) and block.issuer is UNSET and not is_native(own, block.kind)
 
 
 def is_paused_by(piece: TrackedBlock, structure: Structure) -> bool:

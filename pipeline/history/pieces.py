@@ -122,11 +122,6 @@ def tool_id(block: Block) -> str:
     return block.tool_use_id if isinstance(block, ToolResult) else ""
 
 
-def is_breakpoint(block: Block) -> bool:
-    """Return True if a block is nothing but an order to a cache, which ends with the block before it."""
-    return isinstance(block, Unknown) and block.kind == "cachePoint"
-
-
 def is_foreign(block: Block, provider: str) -> bool:
     """Return True if a block is specific to another provider, by its issuer or its type."""
     if isinstance(block, Unknown) and block.issuer is UNSET:
@@ -143,7 +138,7 @@ def code_for_unknown(block: Block, target: str = "") -> str:
 
     A cache breakpoint in a block of its own has no content to lose.
     """
-    if is_breakpoint(block):
+    if is_point(block):
         return "cache_point_dropped"
     return "native_dropped" if _is_from_another(block, target) else "unknown_dropped"
 

@@ -6,6 +6,7 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from itertools import takewhile
 from operator import attrgetter
 from typing import Final, Literal
 
@@ -13,7 +14,15 @@ from msgspec import Struct, structs
 
 from reknit.pipeline.fixes import Fix
 from reknit.pipeline.history.calls import Call
-from reknit.pipeline.history.exchanges import Exchange, Start, calls_last, can_be_alone, is_paused_by, leave_out
+from reknit.pipeline.history.clean import inlined
+from reknit.pipeline.history.exchanges import (
+    Exchange,
+    Start,
+    calls_last,
+    can_be_alone,
+    is_paused_by,
+    leave_out,
+)
 from reknit.pipeline.history.pieces import FixLog, LedgerEntry, Message, TrackedBlock, is_blank, is_point
 from reknit.pipeline.history.placeholders import INTERRUPTED
 from reknit.pipeline.history.served import in_flight
@@ -86,10 +95,23 @@ def count_assistant_messages(exchange: Exchange) -> int:
 
 
 def user_messages(
-    exchange: Exchange, changed: set[int], book: FixLog, results: Sequence[TrackedBlock] | None = None
+    exchange: Exchange,
+    changed: set[int],
+    book: FixLog,
+    results: Sequence[TrackedBlock] | None = None,
+    *,
+    opens: bool = False,
 ) -> list[Message]:
-    """An exchange's user turn: its results, or these in their place, then what the user said."""
+    """An exchange's user turn: its results, or these in their place, then what the user said.
+
+    ``opens``: it is the first of a history that must not begin with a system message. One may be first where all that
+    the assistant said before it was left out.
+    """
     given = [*(exchange.results if results is None else results), *exchange.user]
+    if opens:
+        leading = list(takewhile(attrgetter("stays_system"), given))
+        shown = [inlined(piece, book) for piece in leading]
+        given = [*(piece for piece in shown if piece is not None), *given[len(leading) :]]
     messages = [
         _message("system" if said[0].stays_system else "user", said, identity, changed)
         for said, identity in _messages(given, exchange.user_starts, exchange.user_id, book, items=True)
@@ -173,7 +195,10 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
         results += placeholders(exchange, lacking, end.settled + len(messages), book)
     if not (results or exchange.user):
         return
-    said = user_messages(exchange, changed, book, results)
+    opens = not (messages or end.settled or end.structure.system_first)
+    said = user_messages(exchange, changed, book, results, opens=opens)
+    if not said:
+        return
     if messages and messages[-1].role == said[0].role == "user" and "user" not in end.structure.neighbours:
         # The assistant's content between them was removed.
         if exchange.user:

@@ -333,7 +333,7 @@ _TAKEN_WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "blank_dropped": {"blank": _SPEAKERS},
         "blank_in_result": {"blank_results": True},
         "reasoning_alone": {"reasoning_alone": True},
-        "system_inlined": {"system_inside": True},
+        "system_inlined": {"system_inside": True, "system_first": True},
     }
 )
 

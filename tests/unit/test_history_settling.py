@@ -202,3 +202,50 @@ def test_a_call_that_settled_without_a_result_gets_one_when_its_neighbour_does(m
     done = normalize({"messages": history, "model": "gemini-3-pro-preview"}, to="gemini", policy=policy)
     assert session.request().body == done.body is not None
     assert [violation for violation in done.violations if violation.severity == "hard"] == []
+
+
+THOUGHT = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}
+
+
+@pytest.mark.parametrize(
+    ("first", "policy", "code"),
+    [(THOUGHT, {}, "reasoning_alone"), (called("a"), {"missing_result": "drop"}, "call_unanswered")],
+)
+def test_a_system_message_is_not_the_first_where_the_answer_before_it_was_left_out(first, policy, code):
+    note = {"role": "system", "content": "note"}
+    session = Session(["anthropic"], policy, model="claude-opus-4-8")
+    for message in (first, note, user("q")):
+        session.append(message)
+    done = session.request("anthropic")
+    assert json.loads(done.body)["messages"] == [user("[System message]\nnote"), user("q")]
+    assert [fix.code for fix in done.fixes] == [code, "system_inlined"]
+    for message in (said("a"), user("b"), said("c"), user("d")):
+        session.append(message)
+    later = session.request("anthropic")
+    assert json.loads(later.body)["messages"][:2] == [user("[System message]\nnote"), user("q")]
+    # After a message of the user's it may stay.
+    kept = normalize({"model": "claude-opus-4-8", "messages": [user("a"), note, said("b"), user("c")]}, to="anthropic")
+    assert json.loads(kept.body)["messages"][1] == note
+
+
+RUN = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+ASKED = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        # What is left out after the call does not end the pause.
+        [[RUN, {"type": "hologram", "depth": 3}], [ASKED]],
+        # A result that is moved out of an answer does not part it.
+        [[RUN], [ASKED, {"type": "tool_result", "tool_use_id": "toolu_9", "content": "?"}, ASKED | {"id": "toolu_2"}]],
+    ],
+)
+def test_an_answer_goes_on_after_a_call_that_the_provider_runs(answers):
+    messages = [user("q"), *({"role": "assistant", "content": content} for content in answers)]
+    done = normalize({"messages": messages}, to="anthropic", source="anthropic")
+    shown = json.loads(done.body)["messages"]
+    assert [message["role"] for message in shown] == ["user", "assistant", "user"]
+    assert [block["type"] for block in shown[1]["content"]][:2] == ["server_tool_use", "tool_use"]
+    again = normalize(done.body, to="anthropic")
+    assert (again.body, again.fixes) == (done.body, [])

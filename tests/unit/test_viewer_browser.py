@@ -1,6 +1,5 @@
 """The viewer's pages in a browser: keyboard navigation, and all pages with scripts off."""
 
-
 import aiohttp
 import pytest
 from browser import Opened, browsing, needs_browser

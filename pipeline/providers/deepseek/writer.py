@@ -58,6 +58,7 @@ def deepseek_model(model: str | None) -> ModelOptions:
             neighbours=frozenset() if is_strict else chat.structure.neighbours,
             blank=frozenset(),
             system_inside=True,
+            system_first=True,
         ),
         system_roles=frozenset({"system"}),
         any_reasoning=chat.reasoning_required,

@@ -209,6 +209,7 @@ def chat_model(model: str | None) -> ModelOptions:
             ids_again=True,
             own=CHAT,
             system_inside=bool(roles),
+            system_first=bool(roles),
         ),
         system_roles=roles,
         reasoning=not own,

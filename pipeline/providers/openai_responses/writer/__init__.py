@@ -512,6 +512,7 @@ class OpenAIResponses:
             blank=frozenset({"user", "assistant"}),
             ids_again=True,
             system_inside=True,
+            system_first=True,
             system_media=True,
             reasoning_alone=takes_trailing(setting.model),
             own=NAME,
