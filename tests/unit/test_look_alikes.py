@@ -144,6 +144,24 @@ def test_mistrals_thinking_is_a_part_at_its_place():
     assert sent(messages, "deepseek", "deepseek-v4-flash")[0]["messages"][1]["reasoning_content"] == "hm"
 
 
+def test_mistrals_thinking_is_not_left_alone_where_what_was_said_is_left_out():
+    thinking = {"type": "thinking", "thinking": "hm", "issuer": {"provider": "openai-chat"}}
+    answer = {"role": "assistant", "content": [thinking, {"type": "hologram", "depth": 3}]}
+    given = {"model": "magistral-medium-latest", "messages": [{"role": "user", "content": "q"}, answer]}
+    done = normalize(given, to="mistral", source="anthropic")
+    part = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}], "closed": True}
+    shown = json.loads(done.body)["messages"][1]["content"]
+    assert (shown[0], shown[1]["type"], len(shown)) == (part, "text", 2)
+    assert sorted(fix.code for fix in done.fixes) == ["tail_continued", "turn_stubbed", "unknown_dropped"]
+    again = normalize(done.body, to="mistral")
+    assert (again.body, again.fixes) == (done.body, [])
+    alone = {"model": given["model"], "messages": [given["messages"][0], {"role": "assistant", "content": [thinking]}]}
+    kept = normalize(
+        alone, to="mistral", source="anthropic", policy={"mend": {"reasoning_alone": "observe"}, "tail": "keep"}
+    )
+    assert json.loads(kept.unjudged)["messages"][1]["content"] == [part]
+
+
 def test_mistral_takes_documents_as_addresses():
     part = {"type": "document_url", "document_url": "https://x.example/a.pdf"}
     messages = [{"role": "user", "content": [{"type": "text", "text": "see"}, part]}]

@@ -146,7 +146,8 @@ class ChatDialect(OpenAIDialect):
     ) -> tuple[list[Any], list[Waiting]]:
         pieces = OpenAIBlockAdapter(book=book, options=self._options, speaks=True).fit_message(message.pieces)
         spoken = _sorted(pieces, in_content=self._model.reasoning_parts)
-        if spoken.is_empty:
+        # Parts of reasoning stay alone where that is only observed.
+        if spoken.is_empty and (not spoken.content or book.makes("reasoning_alone")):
             pieces.append(stub_for(message, book))
             spoken.content.append(Text(text=STUB))
         waiting: list[Waiting] = []
@@ -240,7 +241,9 @@ class _Spoken(Struct):
 
     @property
     def is_empty(self) -> bool:
-        return not (self.calls or self.content or self.refusals or self.speech)
+        """Return True if nothing is said: parts of reasoning are content, but say nothing."""
+        said = any(isinstance(block, Text) for block in self.content)
+        return not (said or self.calls or self.refusals or self.speech)
 
     @property
     def is_list(self) -> bool:
