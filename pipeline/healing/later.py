@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from reknit.pipeline.healing import chat, claude, gemini, items, json_word, media, parameters
+from reknit.pipeline.healing import chat, claude, converse, gemini, items, json_word, media, parameters
 from reknit.pipeline.healing.body import CLAUDE, GEMINI, RESPONSES, Known, RefusedBody
 from reknit.pipeline.healing.table import HEALINGS, IN_SESSIONS, Repair
 
@@ -77,6 +77,7 @@ LATER: Final[Mapping[str, Later]] = MappingProxyType(
         "deepseek_reasoning": _again(chat.disable_in_loop, at_first=chat.disable_thinking),
         "forced_tool_while_thinking": _again(chat.let_choose),
         "kimi_reasoning": _again(chat.add_empty_reasoning),
+        "cache_points": _again(converse.drop_cache_points),
         "json_word": _again(json_word.ask_for_json, is_of_target=True),
         "deprecated": _again(parameters.leave_out),
         "one_value": _again(parameters.leave_out),

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from reknit.pipeline.healing import chat, claude, gemini, items, json_word, media, parameters
+from reknit.pipeline.healing import chat, claude, converse, gemini, items, json_word, media, parameters
 from reknit.pipeline.healing.body import CHAT, CLAUDE, EVERY, GEMINI, RESPONSES, RefusedBody
 from reknit.pipeline.healing.errors import Refusal
 
@@ -423,6 +423,15 @@ _SIGNATURES: Final = (
 )
 
 _PARAMETERS: Final = (
+    _row(
+        "cache_points",
+        frozenset({"bedrock-converse"}),
+        r"your request did not allow prompt caching|"
+        r"#/(?P<place>system|messages|toolConfig/tools)/\S+ extraneous key \[cachePoint\] is not permitted",
+        converse.drop_cache_points,
+        loss="",
+        source="BerriAI/litellm#39210; danny-avila/LibreChat#13838; NousResearch/hermes-agent#97327",
+    ),
     _row(
         "json_word",
         CHAT | RESPONSES,

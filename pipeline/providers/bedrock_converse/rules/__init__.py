@@ -10,6 +10,7 @@ import msgspec
 
 from reknit.pipeline.providers.bedrock_converse.rules import catalogue as rules
 from reknit.pipeline.providers.bedrock_converse.rules.blocks import (
+    UNREAD,
     MediaWalk,
     Message,
     ToolResult,
@@ -34,6 +35,7 @@ from reknit.pipeline.rules.base import NONE_SEEN, Seen
 __all__ = ["CATALOGUE", "RULE_SET", "BedrockConverse"]
 
 _ROLES: Final = frozenset({"user", "assistant"})
+_MOST_POINTS: Final = 4
 
 
 class Turns(MediaWalk, kw_only=True, eq=False):
@@ -49,6 +51,7 @@ class Turns(MediaWalk, kw_only=True, eq=False):
         ids: all ids called before that assistant run.
         documents: the names of all documents.
         tool_blocks: there was a call or a result.
+        points: the number of cache points.
     """
 
     family: Converse
@@ -61,6 +64,7 @@ class Turns(MediaWalk, kw_only=True, eq=False):
     ids: Seen = NONE_SEEN
     documents: Seen = NONE_SEEN
     tool_blocks: bool = False
+    points: int = 0
 
     def judge_items(self, items: Sequence[Message | None]) -> None:
         """Judge messages, those that are plain in one pass, which says the same as one by one."""
@@ -143,6 +147,18 @@ class Turns(MediaWalk, kw_only=True, eq=False):
         if block.text is not None and not block.text.strip():
             self._blank(block.text, message, path)
         judge_block(self, block, path, at, self.role)
+        if block.cachePoint is not None and block is not UNREAD:
+            self._point(message, at, path)
+
+    def _point(self, message: Message, at: int, path: str) -> None:
+        self.judge_point(f"{path}.cachePoint")
+        if at and message.content[at - 1].reasoningContent is not None:
+            self.refuse(rules.POINT_AFTER_REASONING, path)
+
+    def judge_point(self, path: str) -> None:
+        """Count a cache point, and judge whether the model takes any."""
+        self.points += 1
+        self.refuse_where_known(rules.CACHE_POINT, path)
 
     def _blank(self, text: str, message: Message, path: str) -> None:
         """Judge a blank text: whitespace next to a block with content is only a warning."""
@@ -200,6 +216,8 @@ class Turns(MediaWalk, kw_only=True, eq=False):
         self.judge_media()
         if not self.index and not self.prompt:
             self.refuse(rules.NO_MESSAGES, "messages")
+        if self.points > _MOST_POINTS:
+            self.refuse_where_known(rules.TOO_MANY_POINTS, "messages", count=self.points)
         if self.tool_blocks and not self.tools:
             self.refuse(rules.NO_TOOLS, "toolConfig")
         if self.role == "assistant":
@@ -370,6 +388,8 @@ def _judge_system(system: object, walk: Turns) -> None:
             walk.refuse(rules.UNION, path, kind="SystemContentBlock", keys=keys)
         elif "text" in block and not isinstance(block["text"], str):
             _refuse_type(walk, f"{path}.text", "string")
+        elif "cachePoint" in block:
+            walk.judge_point(f"{path}.cachePoint")
         elif block.get("text") == "":
             refuse_constraint(walk, rules.EMPTY_STRING, "", f"{path}.text")
 
@@ -387,6 +407,9 @@ def _judge_tools(config: object, walk: Turns) -> None:
     else:
         for at, tool in enumerate(tools):
             _judge_tool(tool, f"{path}.{at}", walk)
+            if isinstance(tool, dict) and "cachePoint" in tool:
+                walk.judge_point(f"{path}.{at}.cachePoint")
+                walk.refuse_where_known(rules.POINT_IN_TOOLS, f"{path}.{at}", n=at)
 
 
 def _judge_tool(tool: object, path: str, walk: Turns) -> None:

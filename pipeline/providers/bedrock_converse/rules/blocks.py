@@ -135,7 +135,7 @@ class MediaWalk(Walk, kw_only=True, eq=False):
 
 
 # Replaces a block that could not be read and was reported; it violates no rule of its own.
-_UNREAD = Block(cachePoint=Anything())
+UNREAD = Block(cachePoint=Anything())
 
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}").fullmatch
 _LEGAL_ID: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,64}").fullmatch
@@ -151,7 +151,7 @@ def read_message(value: object, path: str, report: Report) -> Message | None:
         message, blocks = fit_with_items(value, Message, Spot(path, path), report, field="content", item=Block)
     if not isinstance(message, Message):
         return None
-    return message if blocks is None else Message(message.role, without_unreadable(blocks, Block, _UNREAD))
+    return message if blocks is None else Message(message.role, without_unreadable(blocks, Block, UNREAD))
 
 
 def refuse_constraint(walk: Walk, rule: Rule, value: str, path: str) -> None:

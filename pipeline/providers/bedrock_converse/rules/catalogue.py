@@ -39,6 +39,11 @@ class Converse(Family, frozen=True):
         files_in_results: documents and videos inside a tool result (Nova 2 recorded to refuse).
         large_images: images of more than 5 MiB of base64, or with a side over 8000 pixels, or over 2000 among more than
             20 (refused for Claude; the documentation states the first two for all models).
+        cache_points: cache points (refused for Claude 3: posit-dev/positron#12142, and for Llama:
+            strands-agents/harness-sdk#1807; recorded for later Claude and for Nova).
+        five_cache_points: more than four of them in a request (refused for Claude: Bike4Mind/bike4mind#2208).
+        cache_points_in_tools: cache points after tools (refused for Nova: danny-avila/LibreChat#13838; recorded for
+            Claude).
         more_than_20: more than 20 images and documents (refused for Claude 3.5 and 4: cline/cline#1844,
             boto/boto3#4632; Sonnet 5 took 29: accelerated-intelligent-document-processing-on-aws#994).
     """
@@ -57,9 +62,14 @@ class Converse(Family, frozen=True):
     s3_images: bool | None = None
     files_in_results: bool | None = None
     large_images: bool | None = None
+    cache_points: bool | None = None
+    five_cache_points: bool | None = None
+    cache_points_in_tools: bool | None = None
     more_than_20: bool | None = None
 
 
+# Of Claude 3.5, some models take them.
+_CACHE_POINTS = {"claude-3": False, "claude-3-5": None, "claude": None}
 _MORE_THAN_20 = {"claude-3-5": False, "claude-4": False, "claude-5": True}
 
 
@@ -81,6 +91,9 @@ def _through_converse(known: Claude) -> Converse:
         s3_images=False,
         files_in_results=True,
         large_images=False,
+        cache_points=_CACHE_POINTS.get(known.name, True),
+        five_cache_points=False,
+        cache_points_in_tools=True,
         more_than_20=_MORE_THAN_20.get(known.name),
     )
 
@@ -95,12 +108,14 @@ _NOVA = Converse(
     video=True,
     s3_images=True,
     files_in_results=False,
+    cache_points=True,
+    cache_points_in_tools=False,
 )
 _OTHERS: dict[str, Converse] = {
     "nova": _NOVA,
     "nova-2": structs.replace(_NOVA, name="nova-2", prefill=True),
     "titan": Converse("titan", unlike_anthropic=True, neighbours=True),
-    "llama": Converse("llama", unlike_anthropic=True, mixed_results=False, files_in_results=True),
+    "llama": Converse("llama", unlike_anthropic=True, mixed_results=False, files_in_results=True, cache_points=False),
     "mistral": Converse("mistral", unlike_anthropic=True, mixed_results=False, files_in_results=True),
     "deepseek": Converse("deepseek", unlike_anthropic=True, reasoning=False),
 }
@@ -313,6 +328,30 @@ FILE_IN_RESULT = rule("BED-25", "model",
     summary="No documents and videos inside tool results (Nova).",
     repair="move it after the result, with a text", source="recorded on Nova 2",
     fact="files_in_results")
+
+# Cache points
+
+CACHE_POINT = rule("BED-39", "model",
+    "You invoked an unsupported model or your request did not allow prompt caching. See the documentation for more "
+    "information.",
+    summary="No cache points for a model that keeps no prompts (Claude 3, Llama).",
+    repair="drop them", source="posit-dev/positron#12142; BerriAI/litellm#39210",
+    fact="cache_points")
+POINT_AFTER_REASONING = rule("BED-40", "hard",
+    "Cache point cannot be inserted after reasoning block. Please remove the invalid cache point and try again.",
+    summary="No cache point directly after reasoning.",
+    repair="drop it", source="anomalyco/opencode#36517")
+TOO_MANY_POINTS = rule("BED-41", "model",
+    MODEL_ERRORS + "A maximum of 4 blocks with cache_control may be provided. Found {count}.",
+    summary="A request has at most four cache points (Claude).",
+    repair="drop those beyond", source="Bike4Mind/bike4mind#2208; willdady/platypus#744",
+    fact="five_cache_points")
+POINT_IN_TOOLS = rule("BED-42", "model",
+    MODEL_ERRORS + "Malformed input request: #/toolConfig/tools/{n}: extraneous key [cachePoint] is not permitted, "
+    "please reformat your input and try again.",
+    summary="No cache points among the tools (Nova).",
+    repair="drop them", source="danny-avila/LibreChat#13838; NousResearch/hermes-agent#97327",
+    fact="cache_points_in_tools")
 
 # Shape
 

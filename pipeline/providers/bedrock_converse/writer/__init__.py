@@ -20,7 +20,7 @@ from msgspec import UNSET, Raw, Struct, structs
 
 from reknit.pipeline.fixes import Fix, make
 from reknit.pipeline.history.pieces import FixLog, Message, TrackedBlock, is_point
-from reknit.pipeline.model import Role, Text, Tool, ToolResult, ToolUse
+from reknit.pipeline.model import RedactedThinking, Role, Text, Thinking, Tool, ToolResult, ToolUse
 from reknit.pipeline.options import STRICT, HeadOptions, Structure
 from reknit.pipeline.providers.anthropic.writer import NO_PREFILL_SINCE, is_thinking
 from reknit.pipeline.providers.anthropic.writer.blocks import version_of
@@ -59,8 +59,10 @@ from reknit.pipeline.targets.signatures import endpoint_of
 from reknit.pipeline.targets.strict import StrictTools
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
-# Families that keep a prompt in a cache; the others refuse breakpoints.
-_CACHED: Final = ("claude", "nova")
+# The models that keep a prompt in a cache; others refuse breakpoints. Of Claude, those since 3.5 (positron#12142). A
+# profile of the caller's own does not say which model it calls, so its breakpoints stay.
+_CACHING_SINCE: Final = (3, 5)
+_OPAQUE: Final = ("application-inference-profile/", "provisioned-model/")
 # Parameters of Claude under Anthropic's name, in addition to the service's own.
 _OF_CLAUDE: Final = ("top_k", "thinking", "output_config")
 # Parameters of Claude that the service has under names of its own; it passes the others on.
@@ -110,10 +112,9 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
     options = structs.replace(_HEAD, schema_members=COMBINATORS if claude else frozenset())
     writer = HeadWriter(options, setting)
     keys: dict[str, Any] = {}
-    cached = not model or any(name in model for name in _CACHED)
+    most = MOST_MARKS if _caches(model) else 0
     prompt = [*_given_system(writer), *_system_rows(writer.system_rows(system))]
-    if not cached:
-        prompt = _unmarked(prompt, "system", writer)
+    prompt, left = _with_marks(prompt, "system", writer, most)
     if prompt:
         keys["system"] = prompt
     params = mapped(writer, with_own_form(writer.read_params(), model), own_settings(model, setting.params))
@@ -123,16 +124,22 @@ def write_head(setting: Setting, system: Sequence[TrackedBlock]) -> ConverseHead
     fitting = Fitting(writer=writer, params=params)
     placed = _with_stops(fitting, fitting.fit_types(writer.placed(params), _TYPES), claude="claude" in model)
     keys |= fit_to_claude(writer, given, placed, _place_of) if "claude" in model else placed
-    tools = [Raw(tool) for tool in _tools(writer)]
-    if not cached:
-        tools = _unmarked(tools, "tools", writer)
+    # Nova takes breakpoints in the prompt and in messages (danny-avila/LibreChat#13838).
+    for_tools = 0 if "nova" in model else left
+    tools, unused = _with_marks([Raw(tool) for tool in _tools(writer)], "tools", writer, for_tools)
+    left -= for_tools - unused
     choice = writer.choice(params, tools=bool(tools))
     config: dict[str, Any] = {"tools": tools}
     if choice is not None:
         config["toolChoice"] = {choice.kind: {"name": tool_name(choice.name)} if choice.kind == "tool" else {}}
-    points = sum(mark_of(_encoded(item)) is not None for item in (*prompt, *tools))
-    left = max(0, MOST_MARKS - points) if cached else 0
     return ConverseHead(keys, _encode(config) if tools else b"", writer.fixes, left)
+
+
+def _caches(model: str) -> bool:
+    if "claude" in model:
+        version = version_of(model)
+        return version is None or version >= _CACHING_SINCE
+    return not model or "nova" in model or any(name in model for name in _OPAQUE)
 
 
 def stub_tools(names: Iterable[str]) -> bytes:
@@ -216,11 +223,13 @@ def _with_stops(fitting: Fitting, body: dict[str, Any], *, claude: bool) -> dict
     return body if said == stops else fitting.change(body, _STOPS, stops, said or None)
 
 
-def _unmarked(items: list[Any], path: str, writer: HeadWriter) -> list[Any]:
-    kept = [item for item in items if mark_of(_encoded(item)) is None]
-    if len(kept) < len(items):
+def _with_marks(items: list[Any], path: str, writer: HeadWriter, most: int) -> tuple[list[Any], int]:
+    """Return the items with the last ``most`` of their breakpoints, and how many more there is room for."""
+    marked = [at for at, item in enumerate(items) if mark_of(_encoded(item)) is not None]
+    excess = set(marked[: max(0, len(marked) - most)])
+    if excess:
         writer.note_fix("cache_mark_dropped", path)
-    return kept
+    return [item for at, item in enumerate(items) if at not in excess], max(0, most - len(marked))
 
 
 def _encoded(item: Any) -> Raw:  # noqa: ANN401  JSON
@@ -275,7 +284,8 @@ class ConverseProgress(Struct, frozen=True, array_like=True):
     """The number of messages, the names of their documents, and the called tools if the caller declared none.
 
     ``numbers`` are the last numbers that distinguish repeated names; state of before 0.2.0 has none. ``held`` are media
-    of results that more results follow; empty once all messages of an exchange are written.
+    of results that more results follow; empty once all messages of an exchange are written. ``points`` is the number of
+    cache breakpoints in the messages.
     """
 
     count: int = 0
@@ -283,6 +293,7 @@ class ConverseProgress(Struct, frozen=True, array_like=True):
     tools: tuple[str, ...] = ()
     numbers: dict[str, int] = {}
     held: list[TrackedBlock] = []
+    points: int = 0
 
 
 class ConverseDialect(ListDialect):
@@ -304,10 +315,16 @@ class ConverseDialect(ListDialect):
         self.prefix = before_list(self._before, "messages")
 
     def encode_message(self, message: Message, state: ConverseProgress, *, final: bool) -> Encoded:
-        """Write one message; settled messages set no breakpoints, because only the newest ones are useful."""
+        """Write one message.
+
+        Of the breakpoints of settled messages, those that came as blocks stay, up to the limit (BED-41): a request that
+        keeps to it stays as it is. The others are not set, because only the newest ones are useful.
+        """
         is_plain = bool(self._tools and message.pieces) and not (final or state.held or self._results_alone)
         if not is_plain or not all(map(piece_stays, message.pieces)):
-            return self._write(message, state, final=final)
+            own = [piece.path for piece in message.pieces if is_point(piece.block)]
+            room = max(0, self._points_left - state.points)
+            return self._write(message, state, final=final, points=own[:room])
         count = state.count
         return Encoded(
             data=_encode(written_message(message.role, [piece.block for piece in message.pieces])),
@@ -333,6 +350,7 @@ class ConverseDialect(ListDialect):
         changed = message.changed | fitting.dropped
         void = void_of(self._void, NAME)
         pieces = fit_reasoning(pieces, changed, self._model, self._endpoint, book, void=void, in_place=self._bound)
+        pieces = _without_points_of_reasoning(pieces, book)
         if final:
             pieces = without_trailing_space(pieces, book)
         turns = self._turns(message, _worded(message, pieces, book), state.count, book)
@@ -342,7 +360,14 @@ class ConverseDialect(ListDialect):
             tools = tuple(dict.fromkeys((*tools, *called)))
         return Encoded(
             data=b",".join(_encode(written_message(role, [piece.block for piece in pieces])) for role, pieces in turns),
-            state=ConverseProgress(state.count + len(turns), fitting.titles, tools, fitting.numbers, fitting.held),
+            state=ConverseProgress(
+                state.count + len(turns),
+                fitting.titles,
+                tools,
+                fitting.numbers,
+                fitting.held,
+                state.points + sum(is_point(piece.block) for piece in pieces),
+            ),
             rows=[
                 row(piece, f"messages.{number}.content.{at}")
                 for number, (_, pieces) in enumerate(turns, state.count)
@@ -374,7 +399,7 @@ class ConverseDialect(ListDialect):
     ) -> Ending:
         """Write the open messages and, after them, the tools; an answer to continue does not end in whitespace."""
         del settled
-        write = partial(self._write, points=self._newest_points(messages))
+        write = partial(self._write, points=self._newest_points(messages, state))
         parts = self.encode_open(messages, state, final=final, write=write)
         state = parts[-1].state if parts else state
         if self._tools or not state.tools or "tools_stubbed" in self._observed:
@@ -384,10 +409,16 @@ class ConverseDialect(ListDialect):
         parts.append(Encoded(data=b"", state=state, fixes=[fix]))
         return Ending(parts=parts, suffix=self._suffix(tools), head=self._whole_head(tools), last=state.count - 1)
 
-    def _newest_points(self, messages: Sequence[Message]) -> frozenset[str]:
-        """The places of the open blocks whose breakpoints there is room for."""
-        marked = [piece.path for message in messages for piece in message.pieces if point_after(piece.block)]
-        return frozenset(marked[-self._points_left :] if self._points_left else ())
+    def _newest_points(self, messages: Sequence[Message], state: ConverseProgress) -> frozenset[str]:
+        """The places of the open breakpoints that there is room for after the settled ones."""
+        room = max(0, self._points_left - state.points)
+        marked = [
+            piece.path
+            for message in messages
+            for piece in message.pieces
+            if is_point(piece.block) or point_after(piece.block)
+        ]
+        return frozenset(marked[-room:] if room else ())
 
     def _turns(
         self, message: Message, pieces: list[TrackedBlock], count: int, book: FixLog
@@ -410,6 +441,19 @@ class ConverseDialect(ListDialect):
         if not tools:
             return self._before
         return self._before[:-1] + (b"," if len(self._before) > 2 else b"") + b'"toolConfig":%b}' % tools
+
+
+def _without_points_of_reasoning(pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
+    """Return the pieces without breakpoints directly after reasoning (BED-40)."""
+    if not book.makes("cache_point_dropped"):
+        return pieces
+    kept: list[TrackedBlock] = []
+    for piece in pieces:
+        if kept and is_point(piece.block) and isinstance(kept[-1].block, (Thinking, RedactedThinking)):
+            book.drop("cache_point_dropped", piece)
+        else:
+            kept.append(piece)
+    return kept
 
 
 def _worded(message: Message, pieces: list[TrackedBlock], book: FixLog) -> list[TrackedBlock]:

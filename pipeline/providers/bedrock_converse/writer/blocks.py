@@ -9,13 +9,14 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, field, structs
 
-from reknit.pipeline.history.pieces import POINT, TrackedBlock
+from reknit.pipeline.history.pieces import POINT, TrackedBlock, is_point
 from reknit.pipeline.history.readers.strict import decoded
 from reknit.pipeline.model import (
     Block,
     Document,
     Image,
     RedactedThinking,
+    Text,
     Thinking,
     ToolResult,
     Unknown,
@@ -58,8 +59,8 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
     """``before`` are the names of the documents so far, ``added`` the message's; they are unique in a request (BED-20).
 
     ``taken`` are all of them, once one is searched. ``numbers`` has the last number that distinguishes each repeated
-    name, from which the search continues. ``points`` are the indexes of blocks whose cache breakpoint is set, as a
-    separate block after them. ``system``: it is a system message.
+    name, from which the search continues. ``points`` are the places of the cache breakpoints that are set: of blocks
+    that are one, and of those that get one as a separate block after them. ``system``: it is a system message.
     """
 
     model: str
@@ -72,6 +73,9 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
     def add_piece(self, piece: TrackedBlock) -> None:
         """Take the next piece, and set its breakpoint after it."""
+        if is_point(piece.block) and piece.path not in self.points and self.book.makes("cache_point_dropped"):
+            self.book.drop("cache_point_dropped", piece)
+            return
         point = point_after(piece.block) if piece.path in self.points else None
         if point is None:
             super().add_piece(piece)
@@ -118,7 +122,12 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
         return self.book.change("document_renamed", piece, named(unknown, title), name)
 
     def moves(self, part: Image | Document | Unknown, result: ToolResult) -> str:
-        """Error results are text only, as Claude has it; Nova takes no documents in results (BED-25)."""
+        """Error results are text only, as Claude has it; Nova takes no documents in results (BED-25).
+
+        A breakpoint inside a result has no place after it either: it is left out.
+        """
+        if is_point(part):
+            return ""
         if result.is_error:
             return "error_media_moved"
         return "result_media_moved" if is_document(part) and "nova" in self.model else ""
@@ -155,8 +164,14 @@ class ConverseBlockAdapter(BlockAdapter, kw_only=True, eq=False):
 
 
 def point_after(block: Block) -> Raw | None:
-    """Return Converse's form of a block's cache breakpoint; none after reasoning."""
+    """Return Converse's form of a block's cache breakpoint; none after reasoning, nor after a text that says nothing.
+
+    Nova takes blank texts. With a breakpoint after it, one is no longer all of its message, so the next reading of the
+    request would drop it.
+    """
     if isinstance(block, (Unknown, Thinking, RedactedThinking)) or block.cache_control is UNSET:
+        return None
+    if isinstance(block, Text) and not block.text.strip():
         return None
     return point_of(block.cache_control)
 
