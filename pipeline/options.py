@@ -158,6 +158,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
         calls_as_text: calls and results are written as text, since the model has none (VLM-01).
         images: the model takes images.
         empty_content: a message with calls may have an empty text as its content (KIM-04).
+        message_members: the members of a message that it takes of those that only some APIs have; None if it takes all.
         prefill_mark: the member that marks an answer to continue (VLM-09). ``""`` if it is not marked.
         user_blocks: the types of unknown blocks that a user message may hold unchanged.
         custom_tools: tools that are not functions.
@@ -184,6 +185,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     calls_as_text: bool = False
     images: bool = True
     empty_content: bool = True
+    message_members: frozenset[str] | None = None
     prefill_mark: str = ""
     user_blocks: frozenset[str] = frozenset()
     custom_tools: bool = True

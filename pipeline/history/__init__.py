@@ -761,8 +761,7 @@ class History:
         missing = exchange.lacking(self.structure)
         if missing:
             self._fill(exchange, missing, self.messages)
-        opens = not (self.messages or self.structure.system_first)
-        self._emit(user_messages(exchange, self.changed, self._book, opens=opens))
+        self._emit(user_messages(exchange, self.structure, self.changed, self._book, first=not self.messages))
 
     def _emit(self, messages: list[Message]) -> None:
         self._settled += messages

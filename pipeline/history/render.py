@@ -96,25 +96,26 @@ def count_assistant_messages(exchange: Exchange) -> int:
 
 def user_messages(
     exchange: Exchange,
+    structure: Structure,
     changed: set[int],
     book: FixLog,
     results: Sequence[TrackedBlock] | None = None,
     *,
-    opens: bool = False,
+    first: bool = False,
 ) -> list[Message]:
     """An exchange's user turn: its results, or these in their place, then what the user said.
 
-    ``opens``: it is the first of a history that must not begin with a system message. One may be first where all that
-    the assistant said before it was left out.
+    If it is the ``first`` turn that stays, all that the assistant said before it was left out, and a system message may
+    begin it.
     """
     given = [*(exchange.results if results is None else results), *exchange.user]
-    if opens:
+    if first and not structure.system_first:
         leading = list(takewhile(attrgetter("stays_system"), given))
         shown = [inlined(piece, book) for piece in leading]
         given = [*(piece for piece in shown if piece is not None), *given[len(leading) :]]
     messages = [
         _message("system" if said[0].stays_system else "user", said, identity, changed)
-        for said, identity in _messages(given, exchange.user_starts, exchange.user_id, book, items=True)
+        for said, identity in _messages(given, exchange.user_starts, exchange.user_id, book, items=structure.flat)
     ]
     if len(messages) > 1:
         last = max((at for at, message in enumerate(messages) if _holds_result(message)), default=0)
@@ -195,8 +196,8 @@ def _add_user(messages: list[Message], exchange: Exchange, changed: set[int], en
         results += placeholders(exchange, lacking, end.settled + len(messages), book)
     if not (results or exchange.user):
         return
-    opens = not (messages or end.settled or end.structure.system_first)
-    said = user_messages(exchange, changed, book, results, opens=opens)
+    first = not (messages or end.settled)
+    said = user_messages(exchange, end.structure, changed, book, results, first=first)
     if not said:
         return
     if messages and messages[-1].role == said[0].role == "user" and "user" not in end.structure.neighbours:

@@ -280,12 +280,24 @@ def only_members(piece: TrackedBlock, taken: Collection[str], book: FixLog) -> T
     block = piece.block
     if isinstance(block, Unknown) or block.own is UNSET or block.own.members.keys() <= set(taken):
         return piece
-    own = block.own
+    kept, lost = _parted(block.own, taken)
+    piece = _lost_members(piece, lost, piece.path, book)
+    return structs.replace(piece, block=structs.replace(block, own=kept))
+
+
+def only_message_members(piece: TrackedBlock, taken: Collection[str], book: FixLog) -> TrackedBlock:
+    """The piece without those members of its message that only one provider has, except the ``taken`` ones."""
+    if piece.own is UNSET or piece.own.members.keys() <= set(taken):
+        return piece
+    kept, lost = _parted(piece.own, taken)
+    return structs.replace(_lost_members(piece, lost, piece.message, book), own=kept)
+
+
+def _parted(own: Own, taken: Collection[str]) -> tuple[Own | UnsetType, Own]:
+    """Return the ``taken`` members, and the others."""
     kept = {name: value for name, value in own.members.items() if name in taken}
     lost = {name: value for name, value in own.members.items() if name not in taken}
-    piece = _lost_members(piece, structs.replace(own, members=lost), piece.path, book)
-    left = structs.replace(own, members=kept) if kept else UNSET
-    return structs.replace(piece, block=structs.replace(block, own=left))
+    return structs.replace(own, members=kept) if kept else UNSET, structs.replace(own, members=lost)
 
 
 def _shared(own: Own, owners: Collection[str]) -> Own | UnsetType:

@@ -84,6 +84,74 @@ OWN_MODELS = [
 ]
 
 
+THOUGHT_PART = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+SPOKEN_PARTS = ([text("a")], [{"type": "refusal", "refusal": "no"}], [THOUGHT_PART], [THOUGHT_PART, text("a")])
+PARTS = (
+    {"type": "text", "text": "a"},
+    {"type": "text", "text": ""},
+    {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+    {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+)
+chat_calls = st.builds(
+    lambda call_id, arguments: {"id": call_id, "type": "function", "function": {"name": "f", "arguments": arguments}},
+    st.sampled_from("xyz"),
+    st.sampled_from(["{}", '{"a": 1}', "cut", ""]),
+)
+chat_histories = st.lists(
+    st.one_of(
+        st.fixed_dictionaries(
+            {
+                "role": st.just("user"),
+                "content": st.one_of(st.sampled_from(["a", "", None]), st.lists(st.sampled_from(PARTS), max_size=2)),
+            },
+            optional={"name": st.just("ann")},
+        ),
+        st.fixed_dictionaries(
+            {
+                "role": st.just("assistant"),
+                "content": st.sampled_from([None, "", "a", *SPOKEN_PARTS]),
+            },
+            optional={
+                "tool_calls": st.lists(chat_calls, min_size=1, max_size=2),
+                "reasoning_content": st.sampled_from(["hm", ""]),
+                "refusal": st.just("no"),
+                "prefix": st.sampled_from([True]),
+                "name": st.just("bot"),
+            },
+        ),
+        st.builds(
+            lambda call_id, content: {"role": "tool", "tool_call_id": call_id, "content": content},
+            st.sampled_from("xyz"),
+            st.sampled_from(["r", "", None]),
+        ),
+        st.sampled_from([{"role": role, "content": words} for role in ("system", "developer") for words in ("s", "")]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+ITEMS = (
+    *({"role": "user", "content": content} for content in ("a", "", [], [{"type": "input_text", "text": ""}])),
+    *(
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": words}], "id": name}
+        for words in ("a", "")
+        for name in ("msg_1", "msg_2")
+    ),
+    *(
+        {"type": "function_call", "call_id": call_id, "name": "f", "arguments": arguments}
+        for call_id in "xy"
+        for arguments in ("{}", "cut")
+    ),
+    *({"type": "function_call_output", "call_id": call_id, "output": "r"} for call_id in "xy"),
+    *({"type": "reasoning", "id": f"rs_{at}", "summary": [], "encrypted_content": "gAAAA"} for at in (1, 2)),
+    {"type": "reasoning", "id": "rs_3", "summary": [{"type": "summary_text", "text": "hm"}]},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}},
+    {"type": "item_reference", "id": "rs_1"},
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"},
+    {"role": "developer", "content": "s"},
+)
+item_histories = st.lists(st.sampled_from(ITEMS), min_size=1, max_size=6).map(lambda items: {"input": items})
+
+
 def check(target, model, history, policy, source):
     # The system prompt of o1-mini becomes a message of the user's, which a second reading cannot tell from others.
     if model == "o1-mini" and policy.get("strip_tools"):
@@ -110,3 +178,17 @@ def test_every_promise_holds_for_models_with_messages_of_the_system_inside(model
 @given(history=own_histories, policy=policies)
 def test_every_promise_holds_for_converses_own_blocks_in_any_order(model, history, policy):
     check("bedrock-converse", model, history, policy, "bedrock-converse")
+
+
+@pytest.mark.parametrize("target_case", TARGET_CASES, ids=str)
+@settings(max_examples=40 * SCALE)
+@given(policy=policies, data=st.data())
+def test_a_request_in_a_shape_of_openais_is_valid_and_accounted_for(target_case, policy, data):
+    source, histories = data.draw(
+        st.sampled_from([("openai-chat", chat_histories), ("openai-responses", item_histories)])
+    )
+    setting = {"model": target_case.model} if target_case.model else {}
+    kit, history = Kit(target_case.target, policy, setting=setting, source=source), data.draw(histories)
+    kit.valid(history)
+    kit.accounted(history)
+    kit.incremental(history)

@@ -387,3 +387,26 @@ def test_deepseek_takes_no_audio_whatever_its_model_is_called():
     done = normalize({"model": "deepseek-audio", "messages": history}, to="deepseek", source="openai-chat")
     assert "input_audio" not in bytes(done.body).decode()
     assert [(fix.code, fix.path) for fix in done.fixes] == [("unknown_dropped", "messages.0.content.1")]
+
+
+def test_mistral_gets_no_names():
+    messages = [
+        {"role": "system", "content": "Be brief.", "name": "house"},
+        {"role": "user", "content": "a", "name": "ann"},
+        {"role": "assistant", "content": "b", "name": "bot"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "d", "prefix": True},
+    ]
+    body, codes = sent(messages, "mistral", "mistral-large-latest")
+    assert body["messages"] == [{name: each[name] for name in each if name != "name"} for each in messages]
+    assert codes == ["field_dropped"] * 3
+    kept, codes = sent(messages[:4], "moonshot", "kimi-k2")
+    assert (kept["messages"], codes) == (messages[:4], [])
+
+
+def test_a_strict_template_gets_one_message_of_two_with_a_name():
+    messages = [{"role": "user", "content": "a", "name": "ann"}, {"role": "user", "content": "b"}]
+    body, codes = sent(messages, "vllm", "mistralai/Mistral-7B-Instruct-v0.3")
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert (body["messages"], codes) == ([{"role": "user", "content": parts}], ["turns_merged", "field_dropped"])
+    assert sent(messages[:1], "vllm", "mistralai/Mistral-7B-Instruct-v0.3")[0]["messages"] == messages[:1]

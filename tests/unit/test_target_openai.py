@@ -400,3 +400,56 @@ def test_a_saved_session_keeps_a_tool_choice_that_depends_on_an_items_tools():
     body = json.loads(session.request().body)
     assert (body["tool_choice"], body["parallel_tool_calls"]) == (choice, False)
     assert session.request().body[: before.prefix_bytes] == before.body[: before.prefix_bytes] != b""
+
+
+# Ids of the items of Responses (RSP-05): the API stores items, and finds them by these.
+
+
+def spoken(words, name):
+    content = [{"type": "output_text", "text": words}]
+    return {"type": "message", "content": content, "role": "assistant", "id": name}
+
+
+def sent_items(*items, model="gpt-5-mini"):
+    done = normalize({"model": model, "input": list(items)}, to="openai-responses")
+    assert hard(done) == []
+    return json.loads(done.body)["input"], [(fix.code, fix.path) for fix in done.fixes]
+
+
+ASKED = {"type": "message", "content": "q", "role": "user"}
+REASONED = {"type": "reasoning", "summary": [], "id": "rs_1", "encrypted_content": "gAAAA"}
+
+
+def reference(name):
+    return {"type": "item_reference", "id": name}
+
+
+def test_a_reference_to_an_item_that_is_there_is_left_out():
+    assert sent_items(ASKED, spoken("a", "msg_1"), reference("msg_1"), ASKED) == (
+        [ASKED, spoken("a", "msg_1"), ASKED], [("item_repeated", "input.2")],
+    )  # fmt: skip
+    stored = [ASKED, reference("msg_1"), reference("msg_2"), ASKED]
+    assert sent_items(*stored) == (stored, [])
+
+
+def test_an_item_that_was_referred_to_before_loses_its_id():
+    items, fixes = sent_items(ASKED, reference("msg_1"), ASKED, spoken("a", "msg_1"), ASKED)
+    assert items[3] == {"type": "message", "content": "a", "role": "assistant"}
+    assert fixes == [("item_id_dropped", "input.3.content.0")]
+
+
+def test_reasoning_before_a_message_that_loses_its_id_loses_its_own():
+    items, fixes = sent_items(ASKED, spoken("a", "msg_1"), REASONED, spoken("b", "msg_1"), ASKED)
+    without = {name: value for name, value in REASONED.items() if name != "id"}
+    plain = {"type": "message", "content": "b", "role": "assistant"}
+    assert items == [ASKED, spoken("a", "msg_1"), without, plain, ASKED]
+    assert fixes == [("item_id_dropped", "input.3.content.0"), ("item_id_dropped", "input.2")]
+
+
+def test_o3_mini_takes_reasoning_before_the_user_and_none_before_a_result():
+    called = {"type": "function_call", "call_id": "y", "name": "f", "arguments": "{}"}
+    answered = {"type": "function_call_output", "call_id": "y", "output": "r"}
+    trailing = [ASKED, spoken("a", "msg_1"), REASONED, ASKED]
+    assert sent_items(*trailing, model="o3-mini") == (trailing, [])
+    items, fixes = sent_items(ASKED, called, REASONED, answered, ASKED, model="o3-mini")
+    assert (items, fixes) == ([ASKED, called, answered, ASKED], [("thinking_trailing", "input.2")])

@@ -41,6 +41,7 @@ from reknit.pipeline.providers.openai.writer.parts import ChatParts, call, custo
 from reknit.pipeline.providers.openai.writer.settings import asks_json
 from reknit.pipeline.providers.openai_chat.valid_run import written_in_one_pass
 from reknit.pipeline.targets import STUB, Encoded, Row, Setting, in_common_words, nine, row, shortened, stub_for
+from reknit.pipeline.targets.fitting import only_message_members
 from reknit.pipeline.targets.head import WrittenHead, prompt_as_text
 from reknit.pipeline.targets.valid_run import EncodedRun, RunMessages
 
@@ -92,7 +93,7 @@ class ChatDialect(OpenAIDialect):
         # One joined system message has no place for whose each was.
         book = FixLog(options.target, options.observed)
         owners = frozenset[str]() if model.joined_system else options.owners
-        system = fitted_system(system, structs.replace(options, owners=owners), book)
+        system = fitted_system(self._with_members(system, book), structs.replace(options, owners=owners), book)
         self.fixes += book.fixes
         written = partial(system_messages, system=system, options=options, takes=model.system_roles)
         self.system = written(prompt, joined=model.joined_system)
@@ -104,6 +105,8 @@ class ChatDialect(OpenAIDialect):
     def encode_message(self, message: Message, state: ChatProgress, *, final: bool) -> Encoded:
         book = FixLog(self._options.target, self._options.observed)
         message = in_common_words(message, book)
+        if self._model.message_members is not None:
+            message = structs.replace(message, pieces=self._with_members(message.pieces, book))
         rows: list[Row] = []
         first = [] if state.count else self.opening(message, book)
         count = state.count + len(first)
@@ -140,6 +143,11 @@ class ChatDialect(OpenAIDialect):
             fixes=book.fixes,
             dropped=book.dropped,
         )
+
+    def _with_members(self, pieces: Sequence[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
+        """The pieces with those members of their message that the model takes."""
+        taken = self._model.message_members
+        return [*pieces] if taken is None else [only_message_members(piece, taken, book) for piece in pieces]
 
     def _assistant(
         self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool
@@ -215,6 +223,10 @@ class ChatDialect(OpenAIDialect):
         if state.waiting and message.results_follow:
             return [], state.waiting, [*results, *fitting.held]
         said = said_by_user(others, self._options)
+        if len(said) > 1 and "user" not in self._model.structure.neighbours and book.makes("turns_merged"):
+            # What has a name of its own would be a message of its own.
+            others = [only_message_members(piece, (), book) for piece in others]
+            said = said_by_user(others, self._options)
         written = _in_turn(state.waiting, [_answer(piece, self._options) for piece in results])
         places = [at for at, each in enumerate(written, count) if each["role"] == "tool"]
         rows += [row(piece, f"messages.{at}.content") for piece, at in zip(results, places, strict=True)]

@@ -53,6 +53,7 @@ from reknit.pipeline.providers.openai.writer.settings import (
     write_form,
 )
 from reknit.pipeline.providers.openai_responses.writer.items import (
+    NAMED_BY_ANOTHER,
     OWN,
     FunctionTool,
     ResponsesParts,
@@ -63,12 +64,14 @@ from reknit.pipeline.providers.openai_responses.writer.items import (
     is_reasoning_block,
     led_to,
     message_item,
+    native_id,
     output_part,
     reasoning_fault,
     reasoning_item,
     result_item,
     takes_trailing,
     unfit_reasoning,
+    without_repeated_ids,
 )
 from reknit.pipeline.providers.openai_responses.writer.own_items import OwnItems
 from reknit.pipeline.providers.openai_responses.writer.valid_run import WrittenItems
@@ -271,14 +274,20 @@ class _Items(Struct, gc=False):
         self.rows += rows
 
     def put_native(self, block: Unknown, piece: TrackedBlock) -> None:
-        """Write a provider-specific item unchanged."""
+        """Write a provider-specific item unchanged, also a reference to one, unless an item has its id (RSP-05)."""
+        name = native_id(block)
+        if name in self.ids and self.book.makes("item_repeated"):
+            self.book.drop("item_repeated", piece, detail=name)
+            return
+        if name:
+            self.ids.append(name)
         if block.kind == _BRINGS_TOOLS:
             self.tools = self.tools or bool(msgspec.json.decode(block.raw).get("tools"))
         self.put(block.raw, row(piece, self.place))
 
     def with_id(self, item: dict[str, Any], piece: TrackedBlock, *, stays: bool = True) -> TrackedBlock:
         """Remove the id of an item if it must not ``stay``, is a repetition, or does not belong to its type."""
-        if "id" not in item or item["type"] in {"mcp_approval_request", "local_shell_call_output"}:
+        if "id" not in item or item["type"] in NAMED_BY_ANOTHER:
             return piece
         name = msgspec.json.decode(item["id"], type=str)
         stays = stays and fits_prefix(item["type"], name) and name not in self.ids
@@ -424,6 +433,7 @@ class ResponsesDialect(OpenAIDialect):
     def _assistant(self, message: Message, written: _Items, *, final: bool) -> None:
         book = written.book
         fitting = _ResponsesBlockAdapter(book=book, options=self._options, speaks=True)
+        message = structs.replace(message, pieces=without_repeated_ids(message.pieces, written.ids, book))
         unfit = unfit_reasoning(message, self._model, self._endpoint, stored=self._stored, final=final)
         for at, came in enumerate(message.pieces):
             block = came.block

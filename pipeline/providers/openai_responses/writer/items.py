@@ -9,15 +9,16 @@ it is sent back only with the reasoning of its response (RSP-04), and once (RSP-
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.pieces import (
     RESPONSES,
+    FixLog,
     Message,
     TrackedBlock,
     answer_to,
@@ -26,7 +27,18 @@ from reknit.pipeline.history.pieces import (
     native_type,
 )
 from reknit.pipeline.history.readers.strict import decoded
-from reknit.pipeline.model import Block, Document, Image, RedactedThinking, Text, Thinking, ToolResult, ToolUse, Unknown
+from reknit.pipeline.model import (
+    Block,
+    Document,
+    Image,
+    Own,
+    RedactedThinking,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    Unknown,
+)
 from reknit.pipeline.options import NO_EXTRAS, Parts
 from reknit.pipeline.policy import Endpoint
 from reknit.pipeline.providers.openai.writer import is_native_item
@@ -162,6 +174,14 @@ def fits_prefix(kind: str, name: str) -> bool:
     return name.startswith(_PREFIXES.get(kind, ""))
 
 
+class _Identified(Struct, frozen=True):
+    id: Any = None
+
+
+# The types of items whose id is that of another one, or is needed by another one.
+NAMED_BY_ANOTHER: Final = frozenset({"mcp_approval_request", "local_shell_call_output"})
+
+
 class _Item(Struct, frozen=True):
     encrypted_content: str | None = None
     summary: list[Any] = []
@@ -173,7 +193,7 @@ _ITEM: Final = msgspec.json.Decoder(_Item)
 
 
 def takes_trailing(model: str | None) -> bool:
-    """Return True if a model takes reasoning before a turn of the user's."""
+    """Return True if a model takes reasoning before what the user says; before a result, none does."""
     return model is not None and _TRAILING.search(model.lower()) is not None
 
 
@@ -189,8 +209,8 @@ def unfit_reasoning(
         stored: the provider keeps items, so an id represents reasoning too.
         final: nothing follows the message.
     """
-    trails = takes_trailing(model) and not final
     pieces = message.pieces
+    trails = takes_trailing(model) and not (final or any(isinstance(piece.block, ToolUse) for piece in pieces))
     unfit: dict[int, str] = {}
     broken = set(message.changed)
     last, reasons = -1, False
@@ -241,6 +261,40 @@ def is_own_reasoning(block: Block) -> bool:
 
 def is_plain_message(piece: TrackedBlock | None) -> bool:
     return piece is not None and isinstance(piece.block, Text) and "id" not in own_members(piece.own)
+
+
+def without_repeated_ids(pieces: list[TrackedBlock], ids: Collection[str], book: FixLog) -> list[TrackedBlock]:
+    """Return an assistant's pieces with no message's id a second time; ``ids`` are those of the items before.
+
+    A message without an id is none that reasoning may lead to, so this comes before the reasoning is judged.
+    """
+    if not any(piece.own is not UNSET for piece in pieces) or not book.makes("item_id_dropped"):
+        return pieces
+    seen, kept = set(ids), []
+    for piece in pieces:
+        block = piece.block
+        name = native_id(block) if isinstance(block, Unknown) else _message_id(piece)
+        if name and name in seen and isinstance(piece.own, Own):
+            others = {member: value for member, value in piece.own.members.items() if member != "id"}
+            own = structs.replace(piece.own, members=others) if others else UNSET
+            kept.append(structs.replace(book.change("item_id_dropped", piece, detail=name), own=own))
+        else:
+            seen.add(name)
+            kept.append(piece)
+    return kept
+
+
+def _message_id(piece: TrackedBlock) -> str:
+    given = own_members(piece.own).get("id") if isinstance(piece.block, Text) else None
+    return "" if given is None else msgspec.json.decode(given, type=str)
+
+
+def native_id(block: Unknown) -> str:
+    """Return the id of an item that is written unchanged; ``""`` without one, and where it is that of another item."""
+    if not is_native_item(block, OWN) or block.kind in NAMED_BY_ANOTHER:
+        return ""
+    name = msgspec.json.decode(block.raw, type=_Identified).id
+    return name if isinstance(name, str) else ""
 
 
 def item_id(block: Block) -> bool:
