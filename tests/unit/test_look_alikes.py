@@ -400,6 +400,10 @@ def test_mistral_gets_no_names():
     body, codes = sent(messages, "mistral", "mistral-large-latest")
     assert body["messages"] == [{name: each[name] for name in each if name != "name"} for each in messages]
     assert codes == ["field_dropped"] * 3
+    call = {"id": "NBKmvNAQF", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    answered = {"role": "tool", "tool_call_id": "NBKmvNAQF", "content": "files", "name": "ls"}
+    loop = [messages[3], {"role": "assistant", "content": "", "tool_calls": [call]}, answered]
+    assert sent(loop, "mistral", "mistral-large-latest") == ({"model": "mistral-large-latest", "messages": loop}, [])
     kept, codes = sent(messages[:4], "moonshot", "kimi-k2")
     assert (kept["messages"], codes) == (messages[:4], [])
 

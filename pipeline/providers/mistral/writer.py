@@ -72,8 +72,8 @@ def mistral_model(model: str | None) -> ModelOptions:
         reasoning_parts=True,
         short_ids=True,
         answer_required=needs_answer,
-        # A user's name is refused (MIS-07).
-        message_members=frozenset({"prefix", "role"}),
+        # Others are refused, such as a user's name (MIS-07). An empty content is a member, so that it stays as it was.
+        message_members=frozenset({"content", "prefix", "role"}),
         prefill_mark="prefix",
         images=_NO_IMAGES.search(name) is None,
         user_blocks=frozenset({"input_audio", "reference"}),

@@ -145,9 +145,14 @@ class ChatDialect(OpenAIDialect):
         )
 
     def _with_members(self, pieces: Sequence[TrackedBlock], book: FixLog) -> list[TrackedBlock]:
-        """The pieces with those members of their message that the model takes."""
+        """The pieces with those members of their message that the model takes; a result may have its tool's name."""
         taken = self._model.message_members
-        return [*pieces] if taken is None else [only_message_members(piece, taken, book) for piece in pieces]
+        if taken is None:
+            return [*pieces]
+        return [
+            piece if isinstance(piece.block, ToolResult) else only_message_members(piece, taken, book)
+            for piece in pieces
+        ]
 
     def _assistant(
         self, message: Message, count: int, book: FixLog, rows: list[Row], *, final: bool
