@@ -1,4 +1,4 @@
-"""Repairs of what only some models behind Converse take."""
+"""Repairs of requests to Converse: its models differ in what they take."""
 
 from __future__ import annotations
 

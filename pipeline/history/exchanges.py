@@ -312,9 +312,9 @@ def leave_out(pieces: Sequence[TrackedBlock], book: FixLog) -> None:
 
 
 def last_shown(pieces: Sequence[TrackedBlock], structure: Structure) -> TrackedBlock:
-    """Return the last of an assistant's pieces that its message shows: no breakpoint, no type that the target lacks.
+    """Return the last of an assistant's pieces that is no breakpoint and of a type that the target has.
 
-    The last one of all if there is no such piece.
+    Without such a piece, return the last one.
     """
     return next((piece for piece in reversed(pieces) if not _is_lacked(piece.block, structure.own)), pieces[-1])
 

@@ -152,8 +152,8 @@ ITEMS = (
 item_histories = st.lists(st.sampled_from(ITEMS), min_size=1, max_size=6).map(lambda items: {"input": items})
 
 
-def check(target, model, history, policy, source):
-    # The system prompt of o1-mini becomes a message of the user's, which a second reading cannot tell from others.
+def assert_promises(target, model, history, policy, source):
+    # The system prompt of o1-mini becomes a message of the user's, and a second reading joins it with the next one.
     if model == "o1-mini" and policy.get("strip_tools"):
         policy = {**policy, "strip_tools": False}
     Kit(target, policy, setting={"model": model} if model else {}, source=source).check(history)
@@ -163,21 +163,21 @@ def check(target, model, history, policy, source):
 @settings(max_examples=60 * SCALE)
 @given(history=histories, policy=policies)
 def test_every_promise_holds_for_any_blocks_in_any_order(target_case, history, policy):
-    check(target_case.target, target_case.model, history, policy, "anthropic")
+    assert_promises(target_case.target, target_case.model, history, policy, "anthropic")
 
 
 @pytest.mark.parametrize("model", ["claude-opus-4-8", "claude-opus-4-5"])
 @settings(max_examples=150 * SCALE)
 @given(history=histories, policy=policies)
 def test_every_promise_holds_for_models_with_messages_of_the_system_inside(model, history, policy):
-    check("anthropic", model, history, policy, "anthropic")
+    assert_promises("anthropic", model, history, policy, "anthropic")
 
 
 @pytest.mark.parametrize("model", OWN_MODELS)
 @settings(max_examples=100 * SCALE)
 @given(history=own_histories, policy=policies)
 def test_every_promise_holds_for_converses_own_blocks_in_any_order(model, history, policy):
-    check("bedrock-converse", model, history, policy, "bedrock-converse")
+    assert_promises("bedrock-converse", model, history, policy, "bedrock-converse")
 
 
 @pytest.mark.parametrize("target_case", TARGET_CASES, ids=str)

@@ -235,7 +235,7 @@ ASKED = {"type": "tool_use", "id": "toolu_1", "name": "ls", "input": {}}
 @pytest.mark.parametrize(
     "answers",
     [
-        # What is left out after the call does not end the pause.
+        # A block that is left out after the call does not end the pause.
         [[RUN, {"type": "hologram", "depth": 3}], [ASKED]],
         # A result that is moved out of an answer does not part it.
         [[RUN], [ASKED, {"type": "tool_result", "tool_use_id": "toolu_9", "content": "?"}, ASKED | {"id": "toolu_2"}]],

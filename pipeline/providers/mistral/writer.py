@@ -72,7 +72,7 @@ def mistral_model(model: str | None) -> ModelOptions:
         reasoning_parts=True,
         short_ids=True,
         answer_required=needs_answer,
-        # Others are refused, such as a user's name (MIS-07). An empty content is a member, so that it stays as it was.
+        # Others are refused, such as a user's name (MIS-07). An empty content is a member, so that it stays unchanged.
         message_members=frozenset({"content", "prefix", "role"}),
         prefill_mark="prefix",
         images=_NO_IMAGES.search(name) is None,

@@ -229,7 +229,7 @@ class ChatDialect(OpenAIDialect):
             return [], state.waiting, [*results, *fitting.held]
         said = said_by_user(others, self._options)
         if len(said) > 1 and "user" not in self._model.structure.neighbours and book.makes("turns_merged"):
-            # What has a name of its own would be a message of its own.
+            # A piece with a name would begin another message.
             others = [only_message_members(piece, (), book) for piece in others]
             said = said_by_user(others, self._options)
         written = _in_turn(state.waiting, [_answer(piece, self._options) for piece in results])

@@ -264,9 +264,9 @@ def is_plain_message(piece: TrackedBlock | None) -> bool:
 
 
 def without_repeated_ids(pieces: list[TrackedBlock], ids: Collection[str], book: FixLog) -> list[TrackedBlock]:
-    """Return an assistant's pieces with no message's id a second time; ``ids`` are those of the items before.
+    """Return an assistant's pieces with each message's id once; ``ids`` are those of the items before.
 
-    A message without an id is none that reasoning may lead to, so this comes before the reasoning is judged.
+    Reasoning must not lead to a message without an id, so this comes before the reasoning is judged.
     """
     if not any(piece.own is not UNSET for piece in pieces) or not book.makes("item_id_dropped"):
         return pieces
