@@ -32,6 +32,8 @@ NEVER_REFUSED = {
     "ant-image-8000",
     "bed-signature-required",
     "bed-image-unprocessable",
+    "bed-no-caching",
+    "bed-no-cache-point-in-tools",  # the session has no tools
     "chat-tool-content-list",
     "ant-tool-reference-server",
     "ant-tool-reference-client",

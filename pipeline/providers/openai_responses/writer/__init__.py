@@ -274,12 +274,8 @@ class _Items(Struct, gc=False):
         self.rows += rows
 
     def put_native(self, block: Unknown, piece: TrackedBlock) -> None:
-        """Write a provider-specific item unchanged, also a reference to one, unless an item has its id (RSP-05)."""
-        name = native_id(block)
-        if name in self.ids and self.book.makes("item_repeated"):
-            self.book.drop("item_repeated", piece, detail=name)
-            return
-        if name:
+        """Write a provider-specific item unchanged."""
+        if name := native_id(block):
             self.ids.append(name)
         if block.kind == _BRINGS_TOOLS:
             self.tools = self.tools or bool(msgspec.json.decode(block.raw).get("tools"))
@@ -434,6 +430,8 @@ class ResponsesDialect(OpenAIDialect):
         book = written.book
         fitting = _ResponsesBlockAdapter(book=book, options=self._options, speaks=True)
         message = structs.replace(message, pieces=without_repeated_ids(message.pieces, written.ids, book))
+        if not message.pieces:
+            return
         unfit = unfit_reasoning(message, self._model, self._endpoint, stored=self._stored, final=final)
         for at, came in enumerate(message.pieces):
             block = came.block

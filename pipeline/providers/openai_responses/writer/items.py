@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from reknit.pipeline.history.pieces import (
+    REFERENCE,
     RESPONSES,
     FixLog,
     Message,
@@ -264,17 +265,20 @@ def is_plain_message(piece: TrackedBlock | None) -> bool:
 
 
 def without_repeated_ids(pieces: list[TrackedBlock], ids: Collection[str], book: FixLog) -> list[TrackedBlock]:
-    """Return an assistant's pieces with each message's id once; ``ids`` are those of the items before.
+    """Return an assistant's pieces with each message's id once, without references to items that are there.
 
-    Reasoning must not lead to a message without an id, so this comes before the reasoning is judged.
+    ``ids`` are those of the items before. Reasoning must not lead to a message without an id, or to nothing, so this
+    comes before the reasoning is judged.
     """
-    if not any(piece.own is not UNSET for piece in pieces) or not book.makes("item_id_dropped"):
+    if not any(piece.own is not UNSET or isinstance(piece.block, Unknown) for piece in pieces):
         return pieces
     seen, kept = set(ids), []
     for piece in pieces:
-        block = piece.block
-        name = native_id(block) if isinstance(block, Unknown) else _message_id(piece)
-        if name and name in seen and isinstance(piece.own, Own):
+        name = _id_of(piece)
+        is_repeated = bool(name) and name in seen
+        if is_repeated and _is_reference(piece.block) and book.makes("item_repeated"):
+            book.drop("item_repeated", piece, detail=name)
+        elif is_repeated and isinstance(piece.own, Own) and book.makes("item_id_dropped"):
             others = {member: value for member, value in piece.own.members.items() if member != "id"}
             own = structs.replace(piece.own, members=others) if others else UNSET
             kept.append(structs.replace(book.change("item_id_dropped", piece, detail=name), own=own))
@@ -284,8 +288,16 @@ def without_repeated_ids(pieces: list[TrackedBlock], ids: Collection[str], book:
     return kept
 
 
-def _message_id(piece: TrackedBlock) -> str:
-    given = own_members(piece.own).get("id") if isinstance(piece.block, Text) else None
+def _is_reference(block: Block) -> bool:
+    return isinstance(block, Unknown) and block.kind == REFERENCE
+
+
+def _id_of(piece: TrackedBlock) -> str:
+    """Return the id of the item that a piece begins; ``""`` without one."""
+    block = piece.block
+    if isinstance(block, Unknown):
+        return native_id(block)
+    given = own_members(piece.own if isinstance(block, Text) else block.own).get("id")
     return "" if given is None else msgspec.json.decode(given, type=str)
 
 
