@@ -16,11 +16,11 @@ def drop_cache_points(body: RefusedBody, words: dict[str, str], _refusal: Refusa
     place = words.get("place", "")
     if place in {"", "system"}:
         _drop_from(body, body.value, "system", "")
-    config = members_of(body.value.get("toolConfig"))
     if place in {"", "toolConfig/tools"}:
-        _drop_from(body, config, "tools", "toolConfig.")
-    for at, turn in enumerate(body.turns) if place in {"", "messages"} else ():
-        _drop_from(body, turn, "content", f"messages.{at}.")
+        _drop_from(body, members_of(body.value.get("toolConfig")), "tools", "toolConfig.")
+    if place in {"", "messages"}:
+        for at, turn in enumerate(body.turns):
+            _drop_from(body, turn, "content", f"messages.{at}.")
 
 
 def _drop_from(body: RefusedBody, holder: dict[str, Any], name: str, path: str) -> None:

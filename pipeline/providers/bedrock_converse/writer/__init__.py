@@ -323,8 +323,7 @@ class ConverseDialect(ListDialect):
         is_plain = bool(self._tools and message.pieces) and not (final or state.held or self._results_alone)
         if not is_plain or not all(map(piece_stays, message.pieces)):
             own = [piece.path for piece in message.pieces if is_point(piece.block)]
-            room = max(0, self._points_left - state.points)
-            return self._write(message, state, final=final, points=own[:room])
+            return self._write(message, state, final=final, points=own[: self._room(state)])
         count = state.count
         return Encoded(
             data=_encode(written_message(message.role, [piece.block for piece in message.pieces])),
@@ -409,9 +408,13 @@ class ConverseDialect(ListDialect):
         parts.append(Encoded(data=b"", state=state, fixes=[fix]))
         return Ending(parts=parts, suffix=self._suffix(tools), head=self._whole_head(tools), last=state.count - 1)
 
+    def _room(self, state: ConverseProgress) -> int:
+        """The number of breakpoints that later messages may have."""
+        return max(0, self._points_left - state.points)
+
     def _newest_points(self, messages: Sequence[Message], state: ConverseProgress) -> frozenset[str]:
         """The places of the open breakpoints that there is room for after the settled ones."""
-        room = max(0, self._points_left - state.points)
+        room = self._room(state)
         marked = [
             piece.path
             for message in messages

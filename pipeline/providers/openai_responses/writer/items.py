@@ -272,10 +272,11 @@ def without_repeated_ids(pieces: list[TrackedBlock], ids: Collection[str], book:
     """
     if not any(piece.own is not UNSET or isinstance(piece.block, Unknown) for piece in pieces):
         return pieces
-    seen, kept = set(ids), []
+    seen: set[str] = set()
+    kept: list[TrackedBlock] = []
     for piece in pieces:
         name = _id_of(piece)
-        is_repeated = bool(name) and name in seen
+        is_repeated = bool(name) and (name in seen or name in ids)
         if is_repeated and _is_reference(piece.block) and book.makes("item_repeated"):
             book.drop("item_repeated", piece, detail=name)
         elif is_repeated and isinstance(piece.own, Own) and book.makes("item_id_dropped"):
